@@ -1,0 +1,58 @@
+"""Owns the memory plan of one model: what weights, state and scratch need, checked first.
+
+A model that does not fit is refused with the arithmetic; nothing was allocated then.
+"""
+
+from dataclasses import dataclass
+
+from engine.errors import RuntimeFailure
+from engine.kv_cache import PAGE_TOKENS, KvPool
+from engine.records import ModelPlan
+from ptx.device import Device
+
+F32_BYTES = 4
+I32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes by purpose."""
+
+    weights_bytes: int
+    state_bytes: int
+    scratch_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.state_bytes + self.scratch_bytes
+
+
+def plan_memory(plan: ModelPlan, pool: KvPool, max_rows: int) -> MemoryPlan:
+    """What a model of this plan needs with this pool and chunks of `max_rows` rows."""
+    dims = plan.dims
+    weights = sum(F32_BYTES * _product(weight.shape) for weight in plan.weights.values())
+    row_bytes = 2 * dims.n_layers * dims.n_kv_heads * dims.d_head * F32_BYTES
+    scratch = max_rows * F32_BYTES * sum(_product(c) for c in plan.schedule.buffers.values())
+    return MemoryPlan(weights, pool.n_pages * PAGE_TOKENS * row_bytes, scratch)
+
+
+def check_fits(needs: MemoryPlan, device: Device) -> None:
+    """Raise RuntimeFailure with the arithmetic when the device has less free than needed."""
+    free = device.memory_info().free_bytes
+    if needs.total_bytes > free:
+        raise RuntimeFailure(
+            f"context: needs {_gib(needs.total_bytes)} GiB (weights {_gib(needs.weights_bytes)}, "
+            f"state {_gib(needs.state_bytes)}, scratch {_gib(needs.scratch_bytes)}), "
+            f"{_gib(free)} free on {device.name}"
+        )
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.2f}"

@@ -1,0 +1,71 @@
+"""Owns the benchmark command: how fast a package decodes on a device, and what memory it takes.
+
+    python -m engine.bench decode --package smollm2_135m --device host [--model FILE]
+
+Not a test: figures go to KNOWLEDGE with the machine they were taken on. The plan comes from T3 by
+import at run time, since a benchmark is a program and not part of the engine.
+"""
+
+import argparse
+import importlib
+import json
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from engine.devices import inventory
+from engine.model import Model
+from engine.options import RuntimeOptions
+
+DEVICE_NAMES = {"host": "CPU"}
+
+
+def decode(model: Model, n_prompt_tokens: int, n_decode_tokens: int) -> dict[str, float]:
+    """Prefill and decode of pseudo-random ids: tokens/s and the median step in ms."""
+    n_vocab = model.plan.dims.n_vocab
+    prompt = [(17 + 7919 * i) % n_vocab for i in range(n_prompt_tokens)]
+    session = model.create_session()
+    started = time.perf_counter()
+    token = session.prefill_sampled(prompt, None)
+    prefill_s = time.perf_counter() - started
+    steps = []
+    for _ in range(n_decode_tokens):
+        started = time.perf_counter()
+        token = session.decode(token, None)
+        steps.append(time.perf_counter() - started)
+    session.free()
+    return {
+        "prefill_tokens_per_s": n_prompt_tokens / prefill_s,
+        "decode_tokens_per_s": n_decode_tokens / sum(steps),
+        "decode_median_ms": 1e3 * statistics.median(steps),
+        "max_rss_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one benchmark and print its figures as JSON."""
+    parser = argparse.ArgumentParser(prog="engine.bench", description="Measure a package.")
+    parser.add_argument("what", choices=["decode"])
+    parser.add_argument("--package", default="smollm2_135m")
+    parser.add_argument("--device", choices=sorted(DEVICE_NAMES), default="host")
+    parser.add_argument("--model", type=Path, help="artifact (default: the package's own fetch)")
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--decode-tokens", type=int, default=64)
+    options = parser.parse_args(arguments)
+    select = importlib.import_module("packages.select")
+    path = options.model or importlib.import_module(f"packages.{options.package}.fetch").locate()
+    started = time.perf_counter()
+    plan = select.open_plan([str(path).encode()])
+    entry = next(e for e in inventory() if e.name == DEVICE_NAMES[options.device])
+    model = Model(plan, RuntimeOptions(n_context=2048, n_batch=2048), entry.device)
+    figures = {"open_s": time.perf_counter() - started}
+    figures.update(decode(model, options.prompt_tokens, options.decode_tokens))
+    report = {"package": options.package, "device": entry.description, **figures}
+    print(json.dumps(report, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

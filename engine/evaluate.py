@@ -1,0 +1,145 @@
+"""Owns one forward pass over rows of several sessions: checks, room, chunks, commit or roll back.
+
+A pass reads sessions and fills their cells, and advances nothing: `commit` does, once the caller
+has chosen its tokens. Rows of different sessions share a chunk, and on the `host` device neither
+that nor the chunk's length changes a row's result (KNOWLEDGE/findings/row-invariant-linear.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import InvalidArgument, RuntimeFailure
+from engine.program import Chunk
+
+if TYPE_CHECKING:
+    from engine.model import Model
+    from engine.session import Session
+
+
+@dataclass(frozen=True)
+class Work:
+    """Tokens to evaluate behind a session's position, and which rows want logits."""
+
+    session: Session
+    tokens: Sequence[int]
+    rows: Literal["none", "last", "all"]
+
+
+class Evaluation:
+    """The outcome of a pass: `rows[i]` is float32 [n_rows, V] for work i; not yet committed."""
+
+    def __init__(self, works: Sequence[Work], rows: list[npt.NDArray[np.float32]]) -> None:
+        self.works = works
+        self.rows = rows
+
+    def commit(self, n_seen: int | None = None) -> None:
+        """Advance every session by its tokens; `n_seen` caps what enters the history."""
+        for work, rows in zip(self.works, self.rows, strict=True):
+            session = work.session
+            session.cells.length = session.position + len(work.tokens)
+            session.position = session.cells.length
+            session.history.extend(work.tokens[:n_seen])
+            session.last_row = rows[-1].copy() if len(rows) else None
+
+    def roll_back(self) -> None:
+        """Give back the cells that this pass took; positions were never touched."""
+        for work in self.works:
+            work.session.model.pool.truncate(work.session.cells, work.session.position)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Roll back when choosing a token from the rows fails."""
+        try:
+            yield
+        except BaseException:
+            self.roll_back()
+            raise
+
+
+def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
+    """Run all works in one pass.
+
+    Raises InvalidArgument for bad tokens and RuntimeFailure for no room or non-finite logits;
+    no session has moved then, and one whose logits were not finite needs a reset.
+    """
+    for work in works:
+        check_tokens(work.tokens, model.plan.dims.n_vocab)
+        if work.rows == "all" and len(work.tokens) > model.program.max_rows:
+            raise InvalidArgument(
+                f"verify: {len(work.tokens)} tokens, at most {model.program.max_rows} in one call"
+            )
+        _check_cells(work.session)
+    model.pool.reserve([(work.session.cells, len(work.tokens)) for work in works])
+    evaluation = Evaluation(works, [])
+    with evaluation.guarded():
+        evaluation.rows.extend(_run(model, works))
+        for work, rows in zip(works, evaluation.rows, strict=True):
+            if not np.isfinite(rows).all():
+                work.session.needs_reset = True
+                raise RuntimeFailure(
+                    f"forward: logits of the session on lane {work.session.lane} at position "
+                    f"{work.session.position} are not finite; it needs a reset"
+                )
+    return evaluation
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
+    """Raise InvalidArgument naming the first id outside the vocabulary, or an empty list."""
+    if not tokens:
+        raise InvalidArgument("tokens: 0 given, at least 1 needed")
+    for index, token in enumerate(tokens):
+        if not 0 <= token < n_vocab:
+            raise InvalidArgument(
+                f"tokens: id {token} at index {index} of {len(tokens)} is outside 0..{n_vocab - 1}"
+            )
+
+
+def _check_cells(session: Session) -> None:
+    """Cells behind the position are stale and go; a position without cells cannot run."""
+    if session.cells.length > session.position:
+        session.model.pool.truncate(session.cells, session.position)
+    if session.cells.length < session.position:
+        raise RuntimeFailure(
+            f"forward: position {session.position} has KV for {session.cells.length} tokens only"
+        )
+
+
+def _run(model: Model, works: Sequence[Work]) -> list[npt.NDArray[np.float32]]:
+    """Flatten the works into rows, run them in chunks, hand each work its rows of logits."""
+    ids = np.concatenate([np.asarray(work.tokens, np.int32) for work in works])
+    owner = np.repeat(np.arange(len(works), dtype=np.int32), [len(w.tokens) for w in works])
+    positions = np.concatenate([
+        np.arange(w.session.position, w.session.position + len(w.tokens), dtype=np.int32)
+        for w in works
+    ])
+    wants = np.concatenate([_wanted(work) for work in works])
+    tables = [work.session.cells.cells() for work in works]
+    slots = np.concatenate([
+        table[w.session.position : w.session.position + len(w.tokens)]
+        for w, table in zip(works, tables, strict=True)
+    ])
+    logits: list[list[npt.NDArray[np.float32]]] = [[] for _ in works]
+    for start in range(0, len(ids), model.program.max_rows):
+        part = slice(start, start + model.program.max_rows)
+        chosen = np.flatnonzero(wants[part])
+        out = model.program.run(
+            Chunk(ids[part], positions[part], slots[part], owner[part], tables, chosen)
+        )
+        for row, index in zip(out, chosen, strict=True):
+            logits[owner[part][index]].append(row)
+    n_vocab = model.plan.dims.n_vocab
+    empty = np.zeros((0, n_vocab), np.float32)
+    return [np.stack(rows) if rows else empty for rows in logits]
+
+
+def _wanted(work: Work) -> npt.NDArray[np.bool_]:
+    wanted = np.full(len(work.tokens), work.rows == "all")
+    wanted[-1] = work.rows != "none"
+    return wanted

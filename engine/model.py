@@ -1,0 +1,120 @@
+"""Owns one open model: its device memory, its lanes, its prefix cache and the lock around them.
+
+All sessions of a model share one KV pool of `n_context` cells. One lock serialises everything that
+reads or changes sessions; text calls never take it. It must not know C, files or model names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from engine.arena import check_fits, plan_memory
+from engine.errors import InvalidArgument, RuntimeFailure
+from engine.evaluate import Work, evaluate
+from engine.kv_cache import PAGE_TOKENS, KvPool, KvSequence
+from engine.options import RuntimeOptions
+from engine.program import MAX_ROWS, Program
+from engine.records import ModelPlan
+from engine.sampling import SamplingConfig
+from engine.session import Session, finish_step
+from ptx.device import Device
+
+
+def _no_progress(fraction: float) -> None:
+    return None
+
+
+class Model:
+    """A plan bound to a device, with `options.n_lanes` lanes for sessions.
+
+    Raises RuntimeFailure when it does not fit, before anything is allocated.
+    """
+
+    def __init__(
+        self,
+        plan: ModelPlan,
+        options: RuntimeOptions,
+        device: Device,
+        progress: Callable[[float], None] = _no_progress,
+    ) -> None:
+        options.check_layers(plan.dims.n_layers)
+        self.plan = plan
+        self.options = options
+        self.lock = threading.RLock()
+        self.pool = KvPool(options.n_context, self._copy_page)
+        self.prefixes: dict[int, KvSequence] = {}
+        self._lanes: list[Session | None] = [None] * options.n_lanes
+        check_fits(plan_memory(plan, self.pool, MAX_ROWS), device)
+        self.program = Program(device, plan, self.pool.n_pages * PAGE_TOKENS, progress)
+
+    def _copy_page(self, source: int, target: int) -> None:
+        self.program.copy_page(source, target)
+
+    def create_session(self) -> Session:
+        """A new empty session on the lowest free lane; RuntimeFailure when none is free."""
+        with self.lock:
+            if None not in self._lanes:
+                raise RuntimeFailure(
+                    f"session: all {len(self._lanes)} lanes are in use"
+                )
+            lane = self._lanes.index(None)
+            session = Session(self, lane)
+            self._lanes[lane] = session
+            return session
+
+    def release(self, session: Session) -> None:
+        """Give back a closed session's lane and cells."""
+        self.pool.drop(session.cells)
+        self._lanes[session.lane] = None
+
+    def sessions(self) -> list[Session]:
+        """The live sessions, by lane."""
+        return [session for session in self._lanes if session is not None]
+
+    def close(self) -> list[Session]:
+        """Free every session, and return them so that their handles can be forgotten."""
+        with self.lock:
+            sessions = self.sessions()
+            for session in sessions:
+                session.free()
+            return sessions
+
+    @contextmanager
+    def locked(self, session: Session) -> Iterator[None]:
+        """Hold the lock for a live session; a freed one is InvalidArgument."""
+        with self.lock:
+            if session.closed:
+                raise InvalidArgument("session: was freed by another thread")
+            yield
+
+    @contextmanager
+    def running(self, session: Session) -> Iterator[None]:
+        """The same for calls that need intact state."""
+        with self.locked(session):
+            if session.needs_reset:
+                raise RuntimeFailure(f"session on lane {session.lane}: needs a reset")
+            yield
+
+    def decode_batch(
+        self,
+        sessions: Sequence[Session],
+        tokens: Sequence[int],
+        configs: Sequence[SamplingConfig | None],
+    ) -> list[int]:
+        """One token for each session in one pass; all advance by one, or none does."""
+        if len({id(session) for session in sessions}) != len(sessions):
+            raise InvalidArgument(f"batch: {len(sessions)} requests name a session twice")
+        for index, session in enumerate(sessions):
+            if session.model is not self:
+                raise InvalidArgument(f"batch: request {index} belongs to another model")
+        with self.lock:
+            for session, config in zip(sessions, configs, strict=True):
+                with self.running(session):
+                    session.sampler_for(config)
+            works = [
+                Work(session, [token], "last")
+                for session, token in zip(sessions, tokens, strict=True)
+            ]
+            return finish_step(evaluate(self, works), configs, record=True)

@@ -1,0 +1,79 @@
+"""Owns the records that T3 hands down to open a model: dims, steps, weights and text parts.
+
+Values only: nothing here runs, and nothing here knows which model it describes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from engine.chat.template import ChatTemplate
+from engine.tokenizer import Tokenizer
+from ptx.op import Op
+
+
+@dataclass(frozen=True)
+class Dims:
+    """A decoder's numbers; every one of them fixed by the package, none guessed."""
+
+    n_layers: int
+    d_model: int
+    d_ff: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    n_vocab: int
+    n_context: int
+    norm_eps: float
+    rope_theta: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op call of a schedule: `args` maps the op's parameters to buffer names or constants."""
+
+    op: Op
+    args: Mapping[str, str | int | float | bool]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A package's ordered op calls.
+
+    `embed` and `layers` run over all T rows of a chunk and leave the residual stream in "h";
+    `head` runs over the rows that want logits, from "h_out" to "logits". `buffers` gives each
+    scratch buffer's columns: one row for each token, float32.
+    """
+
+    embed: tuple[Step, ...]
+    layers: tuple[tuple[Step, ...], ...]
+    head: tuple[Step, ...]
+    buffers: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, npt.NDArray]  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One named weight: its shape and how to read it as float32."""
+
+    shape: tuple[int, ...]
+    load: Callable[[], npt.NDArray]  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """Everything that opening one exact model needs, as T3 resolved it.
+
+    `model_id` and `weights_id` are the identity that state exports carry; `display_path` is the
+    artifact's printable name for events and messages.
+    """
+
+    model_id: str
+    weights_id: str
+    dims: Dims
+    schedule: Schedule
+    weights: Mapping[str, Weight]
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    display_path: str

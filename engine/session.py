@@ -1,0 +1,243 @@
+"""Owns one timeline: its position, history, signals, samplers and its cells in the KV pool.
+
+Every public method runs under the model's lock and changes nothing when it raises. The position
+counts evaluated tokens only; a predicted token counts once it is fed. The history is what samplers
+with memory read; imports and `set_position` may leave it shorter than the position. Rules:
+the serving ABI's sections on running tokens and on state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import InvalidArgument, RuntimeFailure
+from engine.evaluate import Evaluation, Work, evaluate
+from engine.sampling import (
+    Sampler,
+    SamplingConfig,
+    SessionSampling,
+    SignalWindow,
+    TokenSignal,
+    greedy_tokens,
+    signal_window,
+    token_signal,
+)
+
+if TYPE_CHECKING:
+    from engine.model import Model
+
+Row = npt.NDArray[np.float32]
+
+
+class ChatSampling:
+    """The chain that one chat request configured; it overrides what later calls pass."""
+
+    def __init__(
+        self, config: SamplingConfig | None, n_vocab: int, n_prompt_tokens: int, seed: int | None
+    ) -> None:
+        self.sampler = Sampler(config, n_vocab, seed)
+        self.n_prompt_tokens = n_prompt_tokens
+
+
+class Session:
+    """One mutable timeline on one lane of a model; made by `Model.create_session`."""
+
+    def __init__(self, model: Model, lane: int) -> None:
+        self.model = model
+        self.lane = lane
+        self.cells = model.pool.sequence(lane / model.options.n_lanes)
+        self.closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self.position = 0
+        self.history: list[int] = []
+        self.signals: list[TokenSignal] = []
+        self.sampling = SessionSampling(self.model.plan.dims.n_vocab)
+        self.chat: ChatSampling | None = None
+        self.needs_reset = False
+        self.last_row: Row | None = None
+
+    # Running tokens
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Evaluate tokens without logits; position += count."""
+        with self.model.running(self):
+            evaluate(self.model, [Work(self, tokens, "none")]).commit()
+
+    def prefill_sampled(self, tokens: Sequence[int], config: SamplingConfig | None) -> int:
+        """Evaluate tokens and choose from the last row; position += count."""
+        with self.model.running(self):
+            self.sampler_for(config)
+            evaluation = evaluate(self.model, [Work(self, tokens, "last")])
+            return finish_step(evaluation, [config])[0]
+
+    def decode(self, token: int, config: SamplingConfig | None) -> int:
+        """Feed one token, choose the next; position += 1."""
+        return self.prefill_sampled([token], config)
+
+    def verify(self, tokens: Sequence[int]) -> list[int]:
+        """Evaluate all tokens and return the greedy next token after each; position += count."""
+        with self.model.running(self):
+            evaluation = evaluate(self.model, [Work(self, tokens, "all")])
+            with evaluation.guarded():
+                chosen = [int(token) for token in greedy_tokens(evaluation.rows[0])]
+            evaluation.commit()
+            return chosen
+
+    def verify_sampled(self, tokens: Sequence[int], config: SamplingConfig | None) -> list[int]:
+        """Evaluate all tokens and choose after each, as the session's sampler would serially.
+
+        With a chain that exists already, the choice stops behind the first output that differs
+        from the next input, and the history keeps the inputs that were looked at. The position
+        advances by all inputs in any case.
+        """
+        with self.model.running(self):
+            stops_early = self.chat is not None or self.sampling.has_chain
+            self.sampler_for(config)
+            evaluation = evaluate(self.model, [Work(self, tokens, "all")])
+            chosen: list[int] = []
+            with evaluation.guarded():
+                for index, row in enumerate(evaluation.rows[0]):
+                    seen = [*self.history, *tokens[: index + 1]]
+                    chosen.append(self._choose(row, config, seen))
+                    following = tokens[index + 1 : index + 2]
+                    if stops_early and following and chosen[-1] != following[0]:
+                        break
+            evaluation.commit(n_seen=len(chosen))
+            return chosen
+
+    def sample_current(self, config: SamplingConfig | None) -> int:
+        """Choose from the logits of the last evaluated token without advancing."""
+        with self.model.running(self):
+            if self.last_row is None:
+                raise RuntimeFailure(f"sample: no logits at position {self.position}")
+            return self._choose(self.last_row, config, self.history)
+
+    def sampler_for(self, config: SamplingConfig | None) -> Sampler:
+        """The sampler that serves a call with this config; InvalidArgument for a bad config."""
+        return self.chat.sampler if self.chat else self.sampling.sampler_for(config)
+
+    def _choose(self, row: Row, config: SamplingConfig | None, history: Sequence[int]) -> int:
+        return self.sampler_for(config).choose(row, history).token
+
+    def configure_chat(
+        self, config: SamplingConfig | None, n_prompt_tokens: int, seed: int | None = None
+    ) -> None:
+        """From now on choose with this chain, until reset, a shortening, or a new configuration.
+
+        `seed`, 0 .. 2^64 - 1, stands in for the config's 32-bit one.
+        """
+        with self.model.locked(self):
+            n_vocab = self.model.plan.dims.n_vocab
+            self.chat = ChatSampling(config, n_vocab, n_prompt_tokens, seed)
+
+    def forget_chat(self) -> None:
+        """Go back to the config that each call passes."""
+        with self.model.locked(self):
+            self.chat = None
+
+    # Position and life cycle
+
+    def reset(self) -> None:
+        """Empty timeline on the same lane, whatever state it was in."""
+        with self.model.locked(self):
+            self.model.pool.truncate(self.cells, 0)
+            self._start()
+
+    def free(self) -> None:
+        """Give the lane and its cells back; the session is unusable afterwards."""
+        with self.model.lock:
+            if not self.closed:
+                self.closed = True
+                self.model.release(self)
+
+    def set_position(self, position: int) -> None:
+        """Bookkeeping only: cells stay; those behind the position go with the next step."""
+        with self.model.locked(self):
+            if position < 0:
+                raise InvalidArgument(f"set_position: position {position} is negative")
+            if position < len(self.history):
+                self._shorten(position)
+            self.position = position
+            self.last_row = None
+
+    def trim(self, n_tokens: int) -> None:
+        """Keep the first `n_tokens` tokens; raises InvalidArgument beyond the position."""
+        with self.model.running(self):
+            if n_tokens > self.position:
+                raise InvalidArgument(
+                    f"trim: {n_tokens} tokens wanted, position is {self.position}"
+                )
+            if n_tokens < self.cells.length:
+                self.model.pool.truncate(self.cells, n_tokens)
+            if n_tokens < len(self.history):
+                self._shorten(n_tokens)
+            if n_tokens < self.position:
+                self.last_row = None
+            self.position = n_tokens
+            del self.signals[n_tokens:]
+
+    def _shorten(self, n_tokens: int) -> None:
+        del self.history[n_tokens:]
+        del self.signals[n_tokens:]
+        self.sampling.rewind(n_tokens)
+        self.chat = None
+
+    def adopt(self, tokens: Sequence[int]) -> None:
+        """Become the restored prefix `tokens`, whose cells are in place already."""
+        self.position = len(tokens)
+        self.history = list(tokens)
+        self.signals = []
+        self.last_row = None
+
+    # Signals
+
+    def last_signal(self) -> TokenSignal:
+        """Signal of the newest row; raises InvalidArgument when there is none."""
+        with self.model.locked(self):
+            if len(self.signals) < self.position and self.last_row is not None:
+                signal = token_signal(self.last_row)
+                if signal is not None:
+                    self.signals.append(signal)
+            if not self.signals:
+                raise InvalidArgument(f"token signal: none stored at position {self.position}")
+            return self.signals[-1]
+
+    def window(self, n_window_tokens: int) -> SignalWindow:
+        """Statistics over the last signals; raises InvalidArgument for 0 or with none stored."""
+        with self.model.locked(self):
+            if n_window_tokens == 0 or not self.signals:
+                raise InvalidArgument(
+                    f"signal window: {n_window_tokens} tokens over {len(self.signals)} signals"
+                )
+            return signal_window(self.signals, self.history, n_window_tokens)
+
+
+def finish_step(
+    evaluation: Evaluation, configs: Sequence[SamplingConfig | None], *, record: bool = False
+) -> list[int]:
+    """Choose one token for each work from its last row, then advance every session.
+
+    Nothing advances when any choice fails, so the caller can retry or reset. `record` appends
+    a token signal for each session, as batch decoding does.
+    """
+    sessions = [work.session for work in evaluation.works]
+    chosen = []
+    with evaluation.guarded():
+        for session, work, rows, config in zip(
+            sessions, evaluation.works, evaluation.rows, configs, strict=True
+        ):
+            history = [*session.history, *work.tokens]
+            chosen.append(session._choose(rows[-1], config, history))
+    evaluation.commit()
+    if record:
+        for session in sessions:
+            signal = token_signal(session.last_row) if session.last_row is not None else None
+            if signal is not None:
+                session.signals.append(signal)
+    return chosen

@@ -1,0 +1,29 @@
+"""Composition root of the shared library: the one import that the embedded start-up makes.
+
+Importing the groups registers their functions; `finish` makes sure that none is missing, and only
+then does the library say that it is alive.
+"""
+
+import logging
+import os
+
+from packages.select import open_plan
+from skippy_abi import (  # noqa: F401  (imported to register their functions)
+    discovery,
+    execute,
+    files,
+    frames,
+    model,
+    ngram,
+    session,
+    state,
+    text,
+)
+from skippy_abi.registry import finish
+
+LOG_VARIABLE = "MESH_SPECIALIZE_LOG"
+
+if os.environ.get(LOG_VARIABLE):
+    logging.basicConfig(level=os.environ[LOG_VARIABLE].upper())
+model.use_opener(open_plan)
+finish()

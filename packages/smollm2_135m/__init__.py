@@ -1,0 +1,9 @@
+"""SmolLM2-135M-Instruct as one exact artifact: identity, dims, binding, schedule."""
+
+from pathlib import Path
+
+from packages.package import read_package
+from packages.smollm2_135m.bind import bind, read_dims
+from packages.smollm2_135m.schedule import schedule
+
+PACKAGE = read_package(Path(__file__).parent, bind, schedule, read_dims)

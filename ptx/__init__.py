@@ -1,0 +1,1 @@
+"""T0: ops, kernels and devices; the only tier that knows a GPU vendor."""

@@ -1,0 +1,1 @@
+"""The devices an op can run on, one file each, behind the protocol of `ptx/device.py`."""

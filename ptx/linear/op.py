@@ -1,0 +1,21 @@
+"""linear: y[t,n] = sum_k x[t,k] w[n,k]
+
+shapes    x f32 [T, K]; w f32 [N, K]; y f32 [T, N]
+domain    T, N, K >= 1
+effects   writes all of y; y overlaps neither x nor w
+rounding  float32 arithmetic; the order of the sum is free and does not depend on T
+"""
+
+from ptx.op import Op, Param, buf
+
+OP = Op(
+    name="linear",
+    params=(
+        buf("x", "f32", "T K"),
+        buf("w", "f32", "N K"),
+        buf("y", "f32", "T N", out=True),
+        Param("N", "u32"),
+        Param("K", "u32"),
+    ),
+    tolerance="f32_reduction",
+)

@@ -1,0 +1,21 @@
+"""rmsnorm: y[t,d] = x[t,d] / sqrt(mean_d(x[t,:]^2) + eps) * w[d]
+
+shapes    x, y f32 [T, D]; w f32 [D]
+domain    T, D >= 1; eps finite, > 0
+effects   writes all of y; y may be x, and overlaps neither in part
+rounding  float32 arithmetic; the order of the sum is free and does not depend on T
+"""
+
+from ptx.op import Op, Param, buf
+
+OP = Op(
+    name="rmsnorm",
+    params=(
+        buf("x", "f32", "T D"),
+        buf("w", "f32", "D"),
+        buf("y", "f32", "T D", out=True),
+        Param("D", "u32"),
+        Param("eps", "f32"),
+    ),
+    tolerance="f32_reduction",
+)

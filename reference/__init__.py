@@ -1,0 +1,1 @@
+"""Independent oracles in numpy, from upstream checkpoints; imports nothing of ours."""

@@ -1,0 +1,56 @@
+"""Owns the build of the engine library: the table and the start-up text in, a shared library out.
+
+Knows nothing of what answers the calls: the module that the embedded Python imports first is a
+parameter. cffi is used here for its C generator alone; the compiler is run by `toolchain`.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import cffi
+from cffi import recompiler
+
+from skippy_abi import generate, table, toolchain
+
+LIBRARY = "libmesh_specialize.so"
+BOOT = "packages.boot"
+
+
+def engine_source(abi: table.Abi, home: generate.Home, boot: str) -> str:
+    """The whole C source: cffi's embedding, with our front inside."""
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", boot, re.ASCII):
+        raise toolchain.BuildError(f"boot module {boot!r} is not a dotted module name")
+    ffi = cffi.FFI()
+    ffi.cdef(generate.cdef(abi))
+    ffi.embedding_init_code(generate.init_code(boot))
+    front = generate.front(abi, home, boot)
+    ffi.set_source(generate.MODULE, front)
+    text = io.StringIO()
+    writer = recompiler.Recompiler(ffi, generate.MODULE)
+    writer.collect_type_table()
+    writer.collect_step_tables()
+    writer.write_source_to_f(text, front)
+    return text.getvalue()
+
+
+def build_engine(
+    out: Path, boot: str = BOOT, extra_paths: Sequence[Path] = (), abi: table.Abi | None = None
+) -> Path:
+    """Builds the engine library in the folder `out` and returns its path.
+
+    `boot` is the module the embedded Python imports first; `extra_paths` stand before our own on
+    its path. Raises BuildError when the machine lacks a compiler, headers or a shared libpython.
+    """
+    abi = abi or table.load()
+    library = toolchain.python_library()
+    home = toolchain.recorded_home(Path(__file__).resolve().parent.parent, extra_paths)
+    # The old kind of run path wins over LD_LIBRARY_PATH: the host's must not choose our Python.
+    arguments = [
+        f"-I{toolchain.python_headers()}", str(library), "-ldl",
+        "-Wl,--disable-new-dtags", "-Xlinker", "-rpath", "-Xlinker", str(library.parent),
+    ]
+    exports = generate.version_script(generate.exported_names(abi, "skippy"))
+    source = engine_source(abi, home, boot)
+    return toolchain.link(Path(out).resolve() / LIBRARY, source, exports, arguments)

@@ -1,0 +1,113 @@
+"""Owns opening and closing models. Which file is which model is decided by the opener it is given.
+
+`packages.boot` hands the opener over at start-up, so that this tier opens models without knowing
+any. The order of the checks is the ABI's: reporter, pointers, layer range, device, file.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.devices import inventory
+from engine.errors import InvalidArgument, Unsupported
+from engine.model import Model
+from engine.records import ModelPlan
+from skippy_abi import buffers, convert, handles
+from skippy_abi.boundary import exported, exported_value
+from skippy_abi.cffi_module import ffi, lib
+from skippy_abi.events import Reporter
+from skippy_abi.files import read_paths
+
+POINTER = ffi.sizeof("void *")
+
+Opener = Callable[[list[bytes]], ModelPlan]
+_openers: list[Opener] = []
+
+
+def use_opener(opener: Opener) -> None:
+    """Take over the function that turns the paths of an artifact into a plan, or refuses."""
+    _openers[:] = [opener]
+
+
+@exported
+def skippy_model_open(path: Any, config: Any, out_model: Any, out_error: Any) -> None:
+    _open(lambda: [buffers.read_c_string(path, "path")], config, ffi.NULL, out_model)
+
+
+@exported
+def skippy_model_open_with_events(
+    path: Any, config: Any, reporter: Any, out_model: Any, out_error: Any
+) -> None:
+    _open(lambda: [buffers.read_c_string(path, "path")], config, reporter, out_model)
+
+
+@exported
+def skippy_model_open_from_parts(
+    paths: Any, path_count: int, config: Any, out_model: Any, out_error: Any
+) -> None:
+    _open(lambda: read_paths(paths, path_count), config, ffi.NULL, out_model)
+
+
+@exported
+def skippy_model_open_from_parts_with_events(
+    paths: Any, path_count: int, config: Any, reporter: Any, out_model: Any, out_error: Any
+) -> None:
+    _open(lambda: read_paths(paths, path_count), config, reporter, out_model)
+
+
+def _open(
+    read: Callable[[], list[bytes]], config: Any, reporter_pointer: Any, out_model: Any
+) -> None:
+    with Reporter(reporter_pointer, _stage_index(config)) as reporter:
+        paths = _readable(read)
+        reporter.started(paths[0] if paths else None)
+        buffers.require_out(out_model, POINTER, "out_model")
+        buffers.write_value(out_model, "void *", ffi.NULL, "out_model")
+        options = convert.runtime_options(config)
+        device = inventory()[0]
+        plan = _openers[0](paths or read())
+        model = Model(plan, options, device.device, reporter.progress)
+        reporter.progress(1.0)
+        handle = handles.give(model, "skippy_model")
+        buffers.write_value(out_model, "void *", handle, "out_model")
+        reporter.finished(handles.number_of(handle), device.name)
+
+
+def _readable(read: Callable[[], list[bytes]]) -> list[bytes]:
+    """The paths, or none when they cannot be read: STARTED comes even then."""
+    try:
+        return read()
+    except InvalidArgument:
+        return []
+
+
+def _stage_index(config: Any) -> int:
+    if config == ffi.NULL or not lib.ms_readable(config, ffi.sizeof("int32_t")):
+        return 0
+    return int(buffers.read_array(config, 1, "int32_t", "config")[0])
+
+
+@exported
+def skippy_model_free(model: Any, out_error: Any) -> None:
+    handles.forget(handles.remove(model, Model, "model").close())
+
+
+@exported_value(default=ffi.NULL)
+def skippy_model_llama_model(model: Any) -> Any:
+    # Only the media calls take it, and they are stubs.
+    return ffi.NULL
+
+
+@exported
+def skippy_model_attach_mtp_draft_model(
+    target_model: Any, path: Any, config: Any, out_error: Any
+) -> None:
+    handles.take(target_model, Model, "target_model")
+    buffers.read_c_string(path, "path")
+    options = convert.runtime_options(config)
+    if options.mtp_source != lib.SKIPPY_MTP_SOURCE_EXTERNAL:
+        raise InvalidArgument(
+            f"config: mtp_source {options.mtp_source}, "
+            f"an attached draft needs {lib.SKIPPY_MTP_SOURCE_EXTERNAL}"
+        )
+    raise Unsupported("draft model: no model served here takes one")
+

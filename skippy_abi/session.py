@@ -1,0 +1,199 @@
+"""Owns the session life cycle of the ABI, chat sampling configuration, signals and trim.
+
+The rules of each call are the ABI's section on session management; the state is the engine's.
+"""
+
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+from engine import transfer
+from engine.errors import RuntimeFailure, Unsupported
+from engine.model import Model
+from engine.sampling import SamplingConfig, parse_seed, parse_temperature
+from engine.session import Session
+from skippy_abi import buffers, convert, handles
+from skippy_abi.boundary import exported, exported_value
+from skippy_abi.cffi_module import ffi
+
+POINTER = ffi.sizeof("void *")
+
+# Which session evaluates media on this thread right now; begin and end happen on one thread.
+_external = threading.local()
+
+
+def session_of(handle: Any, name: str = "session") -> Session:
+    """The live session behind a handle."""
+    return handles.take(handle, Session, name)
+
+
+@exported
+def skippy_session_create(model: Any, out_session: Any, out_error: Any) -> None:
+    buffers.require_out(out_session, POINTER, "out_session")
+    buffers.write_value(out_session, "void *", ffi.NULL, "out_session")
+    session = handles.take(model, Model, "model").create_session()
+    buffers.write_value(
+        out_session, "void *", handles.give(session, "skippy_session"), "out_session"
+    )
+
+
+@exported
+def skippy_session_create_from_resident_prefix(
+    model: Any, cache_seq_id: int, token_ids: Any, token_count: int, out_session: Any,
+    out_error: Any,
+) -> None:
+    buffers.require_out(out_session, POINTER, "out_session")
+    buffers.write_value(out_session, "void *", ffi.NULL, "out_session")
+    served = handles.take(model, Model, "model")
+    session = served.create_session()
+    try:
+        transfer.restore_prefix(
+            session, cache_seq_id, buffers.read_tokens(token_ids, token_count)
+        )
+    except BaseException:
+        session.free()
+        raise
+    buffers.write_value(
+        out_session, "void *", handles.give(session, "skippy_session"), "out_session"
+    )
+
+
+@exported
+def skippy_session_free(session: Any, out_error: Any) -> None:
+    handles.remove(session, Session, "session").free()
+
+
+@exported
+def skippy_session_reset(session: Any, out_error: Any) -> None:
+    session_of(session).reset()
+
+
+@exported_value(default=-1)
+def skippy_session_position(session: Any) -> int:
+    return session_of(session).position
+
+
+@exported_value(default=0)
+def skippy_session_batch_size(session: Any) -> int:
+    return session_of(session).model.options.n_batch
+
+
+@exported_value(default=ffi.NULL)
+def skippy_session_llama_context(session: Any) -> Any:
+    # Only media evaluation uses it, and no model here takes media.
+    return ffi.NULL
+
+
+@exported
+def skippy_session_set_position(session: Any, n_past: int, out_error: Any) -> None:
+    session_of(session).set_position(n_past)
+
+
+@exported
+def skippy_session_begin_external_decode(session: Any, out_error: Any) -> None:
+    wanted = session_of(session)
+    active = getattr(_external, "session", None)
+    if active is not None and active is not wanted and not active.closed:
+        raise RuntimeFailure("external decode: another session is active on this thread")
+    _external.session = wanted
+
+
+@exported
+def skippy_session_end_external_decode(session: Any, out_error: Any) -> None:
+    if getattr(_external, "session", None) is session_of(session):
+        _external.session = None
+
+
+@exported
+def skippy_session_configure_chat_sampling(
+    session: Any, sampling: Any, metadata_json: Any, prompt_token_count: int, out_error: Any
+) -> None:
+    target = session_of(session)
+    config = convert.sampling(sampling)
+    metadata = _metadata(buffers.read_optional_text(metadata_json, "metadata_json"))
+    if metadata is None:
+        target.forget_chat()
+        return
+    if metadata.get("grammar") and not _never_starts(metadata):
+        target.forget_chat()
+        raise Unsupported("chat sampling: grammars are not supported by this runtime")
+    config, seed = _own_sampler(config, metadata)
+    target.configure_chat(config, prompt_token_count, seed)
+
+
+def _metadata(text: str | None) -> dict[str, Any] | None:
+    """The metadata object, or None for what means "no chat sampling" (absent, not JSON)."""
+    try:
+        parsed = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("grammar", ""), str):
+        return None
+    return parsed
+
+
+def _own_sampler(
+    config: SamplingConfig | None, metadata: dict[str, Any]
+) -> tuple[SamplingConfig | None, int | None]:
+    """Our own metadata may carry what the struct cannot: `{"sampler": {"seed": "<0..2^64-1>",
+    "temperature": <double>}}`, for callers that replay a request exactly."""
+    exact = metadata.get("sampler")
+    if config is None or not isinstance(exact, dict):
+        return config, None
+    temperature = parse_temperature(str(exact.get("temperature", config.temperature)))
+    seed = exact.get("seed")
+    return replace(config, temperature=temperature), None if seed is None else parse_seed(str(seed))
+
+
+def _never_starts(metadata: dict[str, Any]) -> bool:
+    """A lazy grammar waits for a trigger; with no trigger it constrains nothing."""
+    return metadata.get("grammar_lazy") is True and not metadata.get("grammar_triggers")
+
+
+@exported
+def skippy_trim_session(session: Any, token_count: int, out_error: Any) -> None:
+    session_of(session).trim(token_count)
+
+
+@exported
+def skippy_retire_verify_checkpoint(
+    session: Any, token_start: int, token_count: int, out_error: Any
+) -> None:
+    # Plain attention memory rolls back without checkpoints, so there is never one to retire.
+    session_of(session)
+
+
+@exported
+def skippy_session_last_token_signal(session: Any, out_signal: Any, out_error: Any) -> None:
+    target = session_of(session)
+    buffers.require_out(out_signal, ffi.sizeof("struct skippy_token_signal"), "out_signal")
+    signal = target.last_signal()
+    out = ffi.new("struct skippy_token_signal *")
+    out.entropy = signal.entropy
+    out.top_logprob = signal.top_logprob
+    out.second_logprob = signal.second_logprob
+    out.margin = signal.margin
+    out.top_token = signal.top_token
+    out.second_token = signal.second_token
+    buffers.write_struct(out_signal, out, "out_signal")
+
+
+@exported
+def skippy_session_signal_window(
+    session: Any, window_tokens: int, out_window: Any, out_error: Any
+) -> None:
+    target = session_of(session)
+    n_bytes = ffi.sizeof("struct skippy_generation_signal_window")
+    buffers.require_out(out_window, n_bytes, "out_window")
+    window = target.window(window_tokens)
+    out = ffi.new("struct skippy_generation_signal_window *")
+    out.token_count = window.token_count
+    out.mean_entropy = window.mean_entropy
+    out.max_entropy = window.max_entropy
+    out.mean_margin = window.mean_margin
+    out.min_margin = window.min_margin
+    out.high_entropy_count = window.high_entropy_count
+    out.repetition_count = window.repetition_count
+    buffers.write_struct(out_window, out, "out_window")
+

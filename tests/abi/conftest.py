@@ -1,0 +1,98 @@
+"""Owns the libraries that the ABI tests load: the product's, and one with a tiny boot module."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skippy_abi.build import build_engine
+from tests.abi import c_host
+from tests.abi.c_host import Host, Libraries, Ran
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TINY_BOOT = """
+import numpy
+from skippy_abi.cffi_module import ffi, lib
+from skippy_abi.registry import finish, register
+
+@register("skippy_token_is_eog")
+def is_eog(model, token_id, out_is_eog, out_error):
+    return 0
+
+@register("skippy_session_position")
+def position(session):
+    return 77
+
+@register("skippy_session_reset")
+def fails_silently(session, out_error):
+    return 4
+
+@register("skippy_trim_session")
+def outside_the_enum(session, token_count, out_error):
+    return 99
+
+@register("skippy_model_open")
+def raises(path, config, out_model, out_error):
+    raise RuntimeError("on purpose")
+
+assert len(finish()) == 64
+"""
+
+# Every byte here must survive C source, the linker and Python's own start.
+AWKWARD = "a b'\"%s\\n$ü?"
+
+
+@pytest.fixture(scope="session")
+def built_libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    """Both libraries as the product's own command builds them."""
+    out = tmp_path_factory.mktemp("libraries")
+    command = [sys.executable, str(ROOT / "build_ffi.py"), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    engine, stubs = (Path(line) for line in done.stdout.splitlines())
+    return Libraries(engine, stubs)
+
+
+@pytest.fixture(scope="session")
+def build_with_boot(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Path]:
+    """Builds an engine library around the text of a boot module, in folders with awkward names."""
+    def build(text: str) -> Path:
+        folder = tmp_path_factory.mktemp("boot") / AWKWARD
+        folder.mkdir()
+        (folder / "tiny_boot.py").write_text(text, encoding="utf-8")
+        return build_engine(folder / "out", boot="tiny_boot", extra_paths=[folder])
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny_library(build_with_boot: Callable[[str], Path]) -> Path:
+    """An engine library whose Python answers five calls and imports numpy."""
+    return build_with_boot(TINY_BOOT)
+
+
+@pytest.fixture(scope="session")
+def host_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program that opens libraries as the host does."""
+    return c_host.compile_program(c_host.SOURCE, tmp_path_factory.mktemp("host") / "host")
+
+
+@pytest.fixture(scope="session")
+def host(host_program: Path) -> Host:
+    """Runs the C program: `host(library, mode, argument, env=..., stdin=...)`."""
+
+    def run(
+        library: Path, *words: str, env: dict[str, str] | None = None, stdin: str = ""
+    ) -> Ran:
+        command = [str(host_program), str(library), *words]
+        return subprocess.run(
+            command, env=env or {}, input=stdin, capture_output=True, text=True, timeout=60,
+            check=False,
+        )
+
+    return run
