@@ -57,7 +57,7 @@ class Device(Protocol):
         """Free and total bytes now."""
 
     def allocate(self, shape: tuple[int, ...], dtype: str, name: str) -> Buffer:
-        """A new buffer, its content unspecified; DeviceError names it, the bytes and the free bytes."""
+        """A new buffer, content unspecified; DeviceError names it, its bytes and the free ones."""
 
     def upload(self, buffer: Buffer, array: Array) -> None:
         """Copy `array`, cast to the buffer's dtype, into a buffer of the same shape."""

@@ -42,9 +42,9 @@ TOLERANCES = {
 
 
 def mismatch(got: Array, want: Array, tolerance: str) -> str | None:
-    """None when `got` is `want` within the named tolerance, else a report with the worst cell.
+    """None when `got` is `want` within the named tolerance, else a report with one bad cell.
 
-    NaN and infinity in `got` always fail, except that integers are compared as they are.
+    NaN and infinity always fail, on either side.
     """
     if got.shape != want.shape:
         return f"shape {got.shape}, want {want.shape}"
@@ -54,8 +54,9 @@ def mismatch(got: Array, want: Array, tolerance: str) -> str | None:
     norm = np.linalg.norm(difference)
     if not bad.any() and norm <= bound.norm * np.linalg.norm(want.astype(np.float64)):
         return None
-    worst = np.unravel_index(int(np.argmax(np.where(bad, np.inf, difference))), got.shape)
+    # The first cell past the cap, or the worst one when only the norm is past its bound.
+    cell = np.unravel_index(int(np.argmax(np.where(bad, np.inf, difference))), got.shape)
     return (
         f"{tolerance}: {int(bad.sum())} of {got.size} cells past the cap, norm of the difference "
-        f"{norm:.3e}; at {tuple(int(i) for i in worst)} got {got[worst]!r}, want {want[worst]!r}"
+        f"{norm:.3e}; at {tuple(int(i) for i in cell)} got {got[cell]!r}, want {want[cell]!r}"
     )

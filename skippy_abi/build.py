@@ -16,6 +16,7 @@ from skippy_abi import generate, table, toolchain
 
 LIBRARY = "libmesh_specialize.so"
 BOOT = "packages.boot"
+SOURCE_ROOT = Path(__file__).resolve().parent.parent
 
 
 def engine_source(abi: table.Abi, home: generate.Home, boot: str) -> str:
@@ -36,16 +37,18 @@ def engine_source(abi: table.Abi, home: generate.Home, boot: str) -> str:
 
 
 def build_engine(
-    out: Path, boot: str = BOOT, extra_paths: Sequence[Path] = (), abi: table.Abi | None = None
+    out: Path, boot: str = BOOT, extra_paths: Sequence[Path] = (), abi: table.Abi | None = None,
+    source_root: Path = SOURCE_ROOT,
 ) -> Path:
     """Builds the engine library in the folder `out` and returns its path.
 
     `boot` is the module the embedded Python imports first; `extra_paths` stand before our own on
-    its path. Raises BuildError when the machine lacks a compiler, headers or a shared libpython.
+    its path. A relative `source_root` starts at the library's folder, so that both move together.
+    Raises BuildError when the machine lacks a compiler, headers or a shared libpython.
     """
     abi = abi or table.load()
     library = toolchain.python_library()
-    home = toolchain.recorded_home(Path(__file__).resolve().parent.parent, extra_paths)
+    home = toolchain.recorded_home(source_root, extra_paths)
     # The old kind of run path wins over LD_LIBRARY_PATH: the host's must not choose our Python.
     arguments = [
         f"-I{toolchain.python_headers()}", str(library), "-ldl",

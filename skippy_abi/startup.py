@@ -10,6 +10,7 @@ the build recorded.
 
 START_C = r"""
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -118,13 +119,18 @@ static int ms_give_up(const char *text)
     return 0;
 }
 
+/* Our own file, looked up while loading: the working directory may be another one later. */
+static char ms_file[PATH_MAX];
+
 /* The host opens us with RTLD_LOCAL, which hides libpython from the extension modules that need
  * its symbols. Reopen it, already loaded, as global. */
-__attribute__((constructor)) static void ms_show_libpython(void)
+__attribute__((constructor)) static void ms_loaded(void)
 {
     Dl_info info;
     if (dladdr((void *)&Py_Initialize, &info))
         dlopen(info.dli_fname, RTLD_LAZY | RTLD_GLOBAL | RTLD_NOLOAD);
+    if (!dladdr(ms_file, &info) || realpath(info.dli_fname, ms_file) == NULL)
+        ms_file[0] = 0;
 }
 
 static const char *ms_home(void)
@@ -133,15 +139,23 @@ static const char *ms_home(void)
     return home != NULL && home[0] != 0 ? home : MS_HOME;
 }
 
-/* Calls `use` for every folder of Python code, ours before other people's, until one refuses. */
+/* Calls `use` for every folder of Python code, ours before other people's, until one refuses. A
+ * recorded one that is not absolute starts at our folder, so that it moves with the library. */
 static int ms_each_path(int (*use)(const char *path, void *state), void *state)
 {
+    char joined[2 * PATH_MAX];
     const char *const *recorded;
     const char *given = getenv("MESH_SPECIALIZE_PYTHONPATH");
     if (given == NULL || given[0] == 0) {
-        for (recorded = ms_recorded_paths; *recorded != NULL; recorded++)
-            if (!use(*recorded, state))
+        int folder_bytes = (int)strlen(ms_file);
+        while (folder_bytes > 0 && ms_file[folder_bytes - 1] != '/')
+            folder_bytes--;
+        for (recorded = ms_recorded_paths; *recorded != NULL; recorded++) {
+            int kept = (*recorded)[0] == '/' ? 0 : folder_bytes;
+            snprintf(joined, sizeof joined, "%.*s%s", kept, ms_file, *recorded);
+            if (!use(joined, state))
                 return 0;
+        }
         return 1;
     }
     char *copy = strdup(given), *rest = copy, *path;

@@ -83,7 +83,10 @@ def _module_root(name: str) -> str | None:
 
 
 def recorded_home(source_root: Path, extra_paths: Sequence[Path] = ()) -> Home:
-    """What the running interpreter tells a library about itself, its packages and our source."""
+    """What the running interpreter tells a library about itself, its packages and our source.
+
+    A relative `source_root` is one that moves with the library: relative to the library's folder.
+    """
     base = sys.base_prefix
     roots = [_module_root(name) for name in NEEDED]
     sites = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *filter(None, roots)]
@@ -95,7 +98,9 @@ def recorded_home(source_root: Path, extra_paths: Sequence[Path] = ()) -> Home:
         stdlib=os.fsencode(stdlib),
         dynload=os.fsencode(os.path.join(stdlib, "lib-dynload")),
         executable=os.fsencode(sys.executable),
-        paths=tuple(os.fsencode(f) for f in folders if os.path.isdir(f)),
+        paths=tuple(
+            os.fsencode(f) for f in folders if not os.path.isabs(f) or os.path.isdir(f)
+        ),
     )
 
 

@@ -28,8 +28,9 @@ _CALLER = {"role": "assistant", "content": "", "tool_calls": _CALLS}
 _RESULT = {"role": "tool", "content": "probe", "tool_call_id": "probe"}
 _PARTS = [{"type": "text", "text": "first~part"}, {"type": "text", "text": "second~part"}]
 
-# What has to stand before a message of a role, and the forms such a message comes in.
+# What has to stand before and after a message of a role, and the forms such a message comes in.
 _LEAD: dict[str, list[Message]] = {"system": [], "user": [], "tool": [_USER, _CALLER]}
+_TAIL: dict[str, list[Message]] = {"system": [_USER]}
 _FORMS: dict[str, list[Message]] = {"assistant": [{}, {"tool_calls": _CALLS}]}
 
 
@@ -70,26 +71,24 @@ class Capabilities:
         key = (what, role)
         if key not in self._known:
             self._known[key] = all(
-                self._survives(what, [*_LEAD.get(role, [_USER])], {"role": role, **form})
-                for form in _FORMS.get(role, [{}])
+                self._survives(what, {"role": role, **form}) for form in _FORMS.get(role, [{}])
             )
         known: bool = self._known[key]
         return known
 
-    def _survives(self, what: str, lead: list[Message], message: Message) -> bool:
+    def _survives(self, what: str, message: Message) -> bool:
         """Whether the form renders, and renders without Python's spelling of it showing."""
-        plain = self._try([*lead, {"content": "", **message}])
         if what == "parts":
-            text = self._try([*lead, {**message, "content": _PARTS}])
+            text = self._try_one({**message, "content": _PARTS})
             return text is not None and "first~part" in text and "'type'" not in text
         if what == "objects":
-            text = self._try([*lead, _CALLER, _RESULT])
+            text = self._try([_USER, _CALLER, _RESULT])
             return text is not None and "{'probe_key'" not in text
+        plain = self._try_one({**message, "content": ""})
         if plain is None:
             # The template refuses the role itself, and its own words are the better answer.
             return True
-        changed = message if what == "absent" else {**message, "content": None}
-        text = self._try([*lead, changed])
+        text = self._try_one(message if what == "absent" else {**message, "content": None})
         return text is not None and text.count("None") == plain.count("None")
 
     def _find_tool_format(self) -> str:
@@ -98,6 +97,10 @@ class Capabilities:
             return ""
         text = self._try([_USER, _CALLER, _RESULT, _USER], tools=_TOOLS) or offered
         return next((key for key, row in FORMATS.items() if row.shown.search(text)), "")
+
+    def _try_one(self, message: Message) -> str | None:
+        role = message["role"]
+        return self._try([*_LEAD.get(role, [_USER]), message, *_TAIL.get(role, [])])
 
     def _try(self, messages: list[Message], tools: list[Any] | None = None) -> str | None:
         names = {"messages": messages, "tools": tools, "add_generation_prompt": True}

@@ -143,7 +143,10 @@ def _decoded(raw: str) -> object:
 def _object_text(raw: str) -> str | None:
     value = _decoded(raw)
     if isinstance(value, str):
-        raw, value = value, _decoded(value)
+        inner = scan_object(value, skip_space(value, 0))
+        if isinstance(inner, Broken) or skip_space(value, inner.end) != len(value):
+            return None
+        raw, value = value.strip(), _decoded(value)
     if raw == "null":
         return "{}"
     if not isinstance(value, dict):

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from engine.chat.json_text import write_json
+from engine.chat.json_text import check_text, write_json
+from engine.errors import Unsupported
 
 JSON_TYPES = ("boolean", "integer", "number", "array", "object", "null", "string")
 
@@ -129,7 +130,9 @@ def _collection(kind: type) -> Callable[[str], str | None]:
             value = json.loads(
                 text, parse_int=str, parse_float=_finite, parse_constant=_not_a_number
             )
-        except (ValueError, RecursionError):
+            check_text(value, "parameter")
+        except (ValueError, RecursionError, Unsupported):
+            # How deep Python reads depends on its version; check_text sets the limit.
             return None
         return text if isinstance(value, kind) else None
 

@@ -77,16 +77,16 @@ class HostDevice:
             ) from None
         return array
 
-    def upload(self, buffer: Array, array: Array) -> None:
+    def upload(self, buffer: Any, array: Array) -> None:
         """Copy `array`, cast to the buffer's dtype, into `buffer`."""
         _same_shape("upload", array.shape, buffer.shape)
         buffer[...] = array
 
-    def download(self, buffer: Array) -> Array:
+    def download(self, buffer: Any) -> Array:
         """A copy of `buffer`."""
-        return buffer.copy()
+        return np.array(buffer)
 
-    def copy(self, source: Array, target: Array) -> None:
+    def copy(self, source: Any, target: Any) -> None:
         """Copy `source` into `target`."""
         _same_shape("copy", source.shape, target.shape)
         target[...] = source
@@ -151,7 +151,7 @@ def _checked(op: Op, args: dict[str, Any]) -> _Plan:
 
 
 def _checked_buffer(op: Op, name: str, dtype: str, args: dict[str, Any]) -> Shape:
-    value = args.get(name)
+    value: Array | None = args.get(name)
     if not isinstance(value, np.ndarray):
         raise OpError(f"{op.name}: {name} is {type(value).__name__}, expected a host buffer")
     if value.dtype != DTYPES[dtype]:

@@ -1,13 +1,16 @@
-"""Owns the libraries that the ABI tests load: the product's, and one with a tiny boot module."""
+"""Owns what the ABI tests load: the product's libraries, one with a tiny boot, tiny models."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from skippy_abi import client
 from skippy_abi.build import build_engine
+from tests import tiny
 from tests.abi import c_host
 from tests.abi.c_host import Host, Libraries, Ran
 
@@ -96,3 +99,27 @@ def host(host_program: Path) -> Host:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def runtime(built_libraries: Libraries) -> client.Host:
+    """The product's libraries, loaded into this process as a host loads them."""
+    return client.Host([built_libraries.stubs, built_libraries.engine])
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny served model; another one of the same shape is `tiny_other.gguf` beside it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    path = tiny.write(folder / "tiny.gguf", seed=1)
+    other = tiny.write(folder / "tiny_other.gguf", seed=2)
+    os.environ["MESH_SPECIALIZE_SERVES"] = str(tiny.serve(folder / "serves.toml", path, other))
+    return path
+
+
+@pytest.fixture
+def tiny_model(runtime: client.Host, tiny_path: Path) -> Iterator[client.OpenModel]:
+    """The tiny model with 4 lanes and 256 cells."""
+    model = client.OpenModel(runtime, tiny_path, lane_count=4, ctx_size=256, n_batch=64)
+    yield model
+    model.free()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 UINT8, UINT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 0, 4, 6, 7, 8, 9, 10
-F32, F16, Q4_1, Q4_K = 0, 1, 3, 12
+F32, Q4_1, Q4_K, I8 = 0, 3, 12, 24
 
 
 class Hostile(NamedTuple):
@@ -215,6 +215,8 @@ def _places() -> list[Hostile]:
         Hostile("duplicate name", gguf((), [at_0, at_32], bytes(64)), ("'b'", "twice")),
         Hostile("same bytes", gguf((), [a, at_0], bytes(64)), ("'b'", "inside", "'a'")),
         Hostile("overlap", gguf((), [at_32, inside], bytes(128)), ("'b'", "inside", "'c'")),
+        Hostile("overlap of one byte", gguf((), [tensor(b"a", (33,), I8), at_32], bytes(64)),
+                ("'b'", "inside", "'a'")),
         Hostile("offset 4", gguf((), [tensor(b"a", (1,), F32, 4)], bytes(64)), ("'a'", "4", "32")),
         Hostile("offset 2^64-32", gguf((), [tensor(b"a", (8,), F32, 2**64 - 32)], bytes(64)),
                 ("'a'", "file has")),

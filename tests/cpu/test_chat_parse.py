@@ -3,71 +3,29 @@
 import json
 import random
 import threading
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from engine.chat import parse_response, parse_response_bytes
 from engine.errors import Unsupported
-from tests.cpu.chat_cases import FILE_TOOLS, HERMES, PLAIN, XML, metadata
-
-OFF = {"override_enable_thinking": True, "enable_thinking": False}
-XML_THINKING = metadata(XML, FILE_TOOLS)
-XML_DIRECT = metadata(XML, FILE_TOOLS, **OFF)
-HERMES_TOOLS = metadata(HERMES, FILE_TOOLS)
-
-
-def parsed(text: str, meta: str, is_partial: bool = False) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(parse_response(text, meta, is_partial=is_partial))
-    assert message["role"] == "assistant"
-    assert set(message) <= {"role", "content", "reasoning_content", "tool_calls"}
-    return message
-
-
-def calls(message: dict[str, Any]) -> list[tuple[str, Any]]:
-    functions = [call["function"] for call in message.get("tool_calls", [])]
-    return [(function["name"], json.loads(function["arguments"])) for function in functions]
-
-
-def xml_call(name: str, **values: str) -> str:
-    body = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
-    return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
-
-
-def hermes_call(name: str, arguments: Any) -> str:
-    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-    return f"<tool_call>\n{body}\n</tool_call>"
-
-
-def check_growth(pieces: list[bytes], meta: str) -> dict[str, Any]:
-    """Feeds the text piece by piece; each answer must extend the one before."""
-    answers = []
-    raw = b""
-    for piece in pieces:
-        raw += piece
-        answers.append(json.loads(parse_response_bytes(raw, meta, is_partial=True)))
-    answers.append(json.loads(parse_response_bytes(raw, meta, is_partial=False)))
-    for shorter, longer in pairwise(answers):
-        for key in ("content", "reasoning_content"):
-            assert longer.get(key, "").startswith(shorter.get(key, ""))
-            assert "\ufffd" not in longer.get(key, "")
-        n_calls = len(shorter.get("tool_calls", []))
-        assert longer.get("tool_calls", [])[:n_calls] == shorter.get("tool_calls", [])
-    return answers[-2]
-
-
-def check_all_growth(text: str, meta: str) -> dict[str, Any]:
-    """Byte by byte, and along five random sets of borders."""
-    raw = text.encode()
-    last = check_growth([raw[i : i + 1] for i in range(len(raw))], meta)
-    for seed in range(5):
-        chosen = random.Random(seed).sample(range(1, len(raw)), min(12, len(raw) - 1))
-        borders = [0, *sorted(chosen), len(raw)]
-        pieces = [raw[a:b] for a, b in pairwise(borders)]
-        assert check_growth(pieces, meta) == last
-    return last
-
+from tests.cpu.chat_cases import (
+    FILE_TOOLS,
+    HERMES,
+    HERMES_TOOLS,
+    OFF,
+    PLAIN,
+    XML,
+    XML_DIRECT,
+    XML_THINKING,
+    calls,
+    check_all_growth,
+    check_growth,
+    hermes_call,
+    metadata,
+    parsed,
+    xml_call,
+)
 
 # Reasoning under all switches.
 
@@ -199,7 +157,7 @@ PIECES = [
 def test_random_texts_only_grow(meta: str) -> None:
     choose = random.Random(7)
     n_calls = 0
-    for _ in range(150):
+    for _ in range(400):
         text = "".join(choose.choices(PIECES, k=choose.randint(1, 16)))
         raw = text.encode()
         last = check_growth([raw[i : i + 1] for i in range(len(raw))], meta)
@@ -216,153 +174,6 @@ def test_ids_depend_on_request_and_index() -> None:
     assert ids == again == [call["id"] for call in parsed(text, other)["tool_calls"]]
     longer = metadata(HERMES, [*FILE_TOOLS, FILE_TOOLS[0]])
     assert ids != [call["id"] for call in parsed(text, longer)["tool_calls"]]
-
-
-# Calls as JSON.
-
-
-@pytest.mark.parametrize(
-    ("body", "arguments"),
-    [
-        ('{"name":"search","arguments":{"query":"</tool_call>"}}', {"query": "</tool_call>"}),
-        ('{"arguments":{"query":"{\\"x\\""},"name":"search"}', {"query": '{"x"'}),
-        ('{"name":"search"}', {}),
-        ('{"name":"search","arguments":null}', {}),
-        ('{"name":"search","arguments":"{\\"query\\":\\"x\\"}"}', {"query": "x"}),
-        ('{"name":"search","arguments":{"query":"a\nb\tc"}}', {"query": "a\nb\tc"}),
-        ('{"name":"search","arguments":{"n":' + "7" * 30 + "}}", {"n": int("7" * 30)}),
-    ],
-    ids=["tag inside", "order", "none", "null", "as text", "raw control", "many digits"],
-)
-def test_json_call(body: str, arguments: Any) -> None:
-    text = f"<tool_call>{body}</tool_call>"
-    assert calls(check_all_growth(text, HERMES_TOOLS)) == [("search", arguments)]
-    assert parsed(text, HERMES_TOOLS)["content"] == ""
-
-
-def test_json_arguments_keep_their_numbers_as_written() -> None:
-    raw = '{"a": 1.10, "b": 1e400, "c": ' + "9" * 5000 + "}"
-    message = parsed(f'<tool_call>{{"name":"f","arguments":{raw}}}</tool_call>', HERMES_TOOLS)
-    assert message["tool_calls"][0]["function"]["arguments"] == raw
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "{'name': 'search'}",
-        '{"name":"search","arguments":[1]}',
-        '{"name":"search","arguments":{"n":NaN}}',
-        '{"name":"search","arguments":{"n":-Infinity}}',
-        '{"name":"search","arguments":{"n":01}}',
-        '{"name":"search","arguments":{"q":"\\x"}}',
-        '{"name":"","arguments":{}}',
-        '{"arguments":{}}',
-        '{"name":"search",}',
-        "search(query=1)",
-        '{"name":"search","arguments":' + '{"a":' * 300 + "1" + "}" * 301,
-    ],
-)
-def test_broken_json_call_is_content(body: str) -> None:
-    good = hermes_call("search", {"query": "x"})
-    text = f"<tool_call>{body}</tool_call> then {good}"
-    message = check_all_growth(text, HERMES_TOOLS)
-    assert calls(message) == [("search", {"query": "x"})]
-    assert message["content"] == f"<tool_call>{body}</tool_call> then"
-
-
-@pytest.mark.parametrize("place", ["name", "arguments"])
-def test_unpaired_surrogate_in_a_call_is_refused(place: str) -> None:
-    values = {"name": '"f"', "arguments": "{}", place: '"\\ud83d"'}
-    if place == "arguments":
-        values[place] = '{"q":["\\ud83d"]}'
-    body = f'{{"name":{values["name"]},"arguments":{values["arguments"]}}}'
-    with pytest.raises(Unsupported, match=f"tool call: {place}"):
-        parse_response(f"<tool_call>{body}</tool_call>", HERMES_TOOLS, is_partial=False)
-    fine = parsed(hermes_call("f", {"q": "\\ud83e\\udd99"}), HERMES_TOOLS)
-    assert len(fine["tool_calls"]) == 1
-
-
-# Calls as tags.
-
-PRINTS = 'print("</parameter>")\nsecond line'
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        PRINTS,
-        'print("</function>")\nx',
-        "print('<tool_call>')\n<tool_call>\nx",
-        "</function>\nx",
-        "a</parameter>\n</parameter>",
-        "see <parameter=x> and </tool_call>",
-        "\n\nleading and trailing\n\n",
-        "one\r\ntwo\r\n",
-        "\r\n",
-        "ends in a carriage return\r",
-        "",
-        " ",
-        "é漢🤗",
-        "</",
-    ],
-)
-def test_parameter_text_with_the_format_s_own_tags(content: str) -> None:
-    text = xml_call("write_file", path="a.py", content=content)
-    message = check_all_growth(text, XML_DIRECT)
-    assert calls(message) == [("write_file", {"path": "a.py", "content": content})]
-    assert message == parsed(text, XML_DIRECT)
-    first = xml_call("write_file", content=content, path="a.py")
-    assert calls(parsed(first, XML_DIRECT)) == [
-        ("write_file", {"content": content, "path": "a.py"})
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        (
-            f"<parameter=path>\na.py\n<parameter=content>\n{PRINTS}\n</parameter>\n</function>",
-            {"path": "a.py", "content": PRINTS},
-        ),
-        ("<parameter=path>\na.py\n</function>", {"path": "a.py"}),
-        ("<parameter=path>a.py</parameter></function>", {"path": "a.py"}),
-        ("<parameter=path>\r\na.py\r\n</parameter>\r\n</function>", {"path": "a.py"}),
-        ("</function>", {}),
-    ],
-    ids=["first not closed", "last not closed", "no newlines", "crlf", "no parameters"],
-)
-def test_tags_written_otherwise(text: str, arguments: dict[str, str]) -> None:
-    whole = f"<tool_call><function=write_file>{text}\n</tool_call>"
-    message = check_all_growth(whole, XML_DIRECT)
-    assert calls(message) == [("write_file", arguments)]
-
-
-@pytest.mark.parametrize(
-    ("call", "meta"),
-    [
-        (xml_call("search", query="x"), XML_DIRECT),
-        (hermes_call("search", {"query": "x"}), HERMES_TOOLS),
-    ],
-    ids=["xml", "hermes"],
-)
-def test_call_without_its_closing_tag(call: str, meta: str) -> None:
-    short = call.removesuffix("</tool_call>")
-    assert "tool_calls" not in parsed(short, meta, is_partial=True)
-    assert calls(parsed(short, meta)) == [("search", {"query": "x"})]
-    assert len(calls(check_all_growth(short + call, meta))) == 2
-
-
-@pytest.mark.parametrize("meta", [XML_DIRECT, HERMES_TOOLS], ids=["xml", "hermes"])
-def test_tag_names_in_prose_are_content(meta: str) -> None:
-    text = "Write `<tool_call>` and </tool_call>, or <function=x>.\n<tool"
-    assert parsed(text, meta)["content"] == text
-    assert check_all_growth(text, meta)["content"] == text.removesuffix("\n<tool")
-
-
-def test_calls_are_read_only_when_the_request_wants_them() -> None:
-    text = xml_call("search", query="x")
-    for meta in (metadata(XML, **OFF), metadata(XML, FILE_TOOLS, tool_choice_json='"none"', **OFF)):
-        assert parsed(text, meta) == {"role": "assistant", "content": text}
 
 
 # Bytes and metadata.
@@ -397,7 +208,7 @@ def test_cut_character_is_left_out_and_bad_bytes_are_refused() -> None:
     ],
 )
 def test_metadata_that_is_not_ours(text: str) -> None:
-    with pytest.raises(Unsupported, match="^metadata: "):
+    with pytest.raises(Unsupported, match=r"^metadata: "):
         parse_response("x", text, is_partial=False)
 
 

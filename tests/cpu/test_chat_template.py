@@ -5,42 +5,33 @@ transformers; both are asked for the same conversations.
 """
 
 import json
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.chat import ChatRequest, ChatTemplate
-from engine.errors import Unsupported
-from tests.cpu import chat_cases as cases
-from tests.cpu.chat_cases import HERMES, PLAIN, SOURCES, USER, XML, render
-
-
-def made(source: str, messages: Any, tools: Any = None, **fields: Any) -> str:
-    return render(source, messages, tools, **fields).prompt
-
-
-def refusal(source: str, messages: Any, tools: Any = None, **fields: Any) -> str:
-    with pytest.raises(Unsupported) as caught:
-        render(source, messages, tools, **fields)
-    message = str(caught.value)
-    message.encode()
-    assert "Error" not in message
-    assert "Traceback" not in message
-    assert "/" not in message
-    return message
-
-
-def caller(arguments: Any, **message: Any) -> dict[str, Any]:
-    function = {"name": "f", "arguments": arguments}
-    calls = [{"id": "c", "type": "function", "function": function}]
-    return {"role": "assistant", "tool_calls": calls, **message}
-
+from tests.cpu.chat_cases import (
+    FILE_TOOLS,
+    HERMES,
+    MARKUP_TOOL,
+    PLAIN,
+    SOURCES,
+    USER,
+    XML,
+    caller,
+    made,
+    refusal,
+    tool,
+)
 
 # Content: null, absent, empty, parts.
+
+
+NEEDS_USER = (
+    "{% if 'user' not in messages | map(attribute='role') | list %}"
+    "{{ raise_exception('no user') }}{% endif %}"
+)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
@@ -58,13 +49,15 @@ def test_content_that_is_not_there(source: str, content: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("source", "joined"), [(PLAIN, "A\nB"), (XML, "AB")], ids=["takes text", "takes parts"]
+    ("source", "joined"),
+    [(PLAIN, "A\nB"), (XML, "AB"), (NEEDS_USER + XML, "AB")],
+    ids=["takes text", "takes parts", "takes parts beside a user"],
 )
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
 def test_text_parts_are_all_kept(source: str, joined: str, role: str) -> None:
     parts = [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]
-    prompt = made(source, [{"role": role, "content": parts}])
-    assert prompt == made(source, [{"role": role, "content": joined}])
+    prompt = made(source, [{"role": role, "content": parts}, USER])
+    assert prompt == made(source, [{"role": role, "content": joined}, USER])
 
 
 def test_null_and_absent_stay_apart() -> None:
@@ -134,18 +127,6 @@ def test_template_that_takes_argument_text_gets_text() -> None:
 
 # Tool schemas reach the prompt as they came.
 
-MARKUP_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "f",
-        "description": "<b>Tom & Jerry's</b> 漢字 🤗 a/b",
-        "parameters": {
-            "type": "object",
-            "properties": {"z": {"enum": ["<x>"]}, "a": {"default": 1.0, "maximum": 1}},
-            "x": {"y": None, "t": True},
-        },
-    },
-}
 # Made by transformers 5.24 (render_jinja_template) from HERMES and MARKUP_TOOL.
 MARKUP_PROMPT = (
     '<|system|>\nTools:\n{"type": "function", "function": {"name": "f", "description": '
@@ -157,22 +138,6 @@ MARKUP_PROMPT = (
 
 def test_tool_schema_bytes() -> None:
     assert made(HERMES, [USER], [MARKUP_TOOL]) == MARKUP_PROMPT
-
-
-@pytest.mark.control
-def test_prompts_equal_transformers() -> None:
-    utils = pytest.importorskip(
-        "transformers.utils.chat_template_utils", reason="the control extra is not installed"
-    )
-    call = caller({"z": "<&>", "a": 1.5}, content="")
-    result = {"role": "tool", "tool_call_id": "c", "content": "r"}
-    for source in (HERMES, XML):
-        for tools in (None, [MARKUP_TOOL], cases.FILE_TOOLS):
-            for messages in ([USER], [USER, call, result], [USER, call, result, USER]):
-                expected, _ = utils.render_jinja_template(
-                    [messages], tools, chat_template=source, add_generation_prompt=True
-                )
-                assert made(source, messages, tools) == expected[0]
 
 
 @pytest.mark.parametrize(
@@ -196,53 +161,13 @@ def test_tojson_keywords(call: str, text: str) -> None:
         ({}, "tools: not an array"),
         ("x", "tools: not an array"),
         ([1], "tools[0]"),
-        ([cases.tool("f"), {"type": "web"}], "tools[1]"),
+        ([tool("f"), {"type": "web"}], "tools[1]"),
         ([{"type": "function", "function": {}}], "tools[0].function.name"),
         ([{"function": {"name": "f", "parameters": []}}], "tools[0].function.parameters"),
     ],
 )
 def test_bad_tools_are_refused_by_place(tools: Any, place: str) -> None:
     assert place in refusal(HERMES, [USER], tools)
-
-
-# Text that UTF-8 cannot carry: one rule, a refusal that names the place.
-
-
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"messages_json": r'[{"role":"user","content":"a\ud83d"}]'}, "messages[0].content"),
-        ({"messages_json": r'[{"role":"user","content":"","\udc00":1}]'}, "messages[0]"),
-        (
-            {"messages_json": json.dumps([caller(r'{"k":["\ud83d"]}')])},
-            "messages[0].tool_calls[0].function.arguments.k[0]",
-        ),
-        ({"tools_json": r'[{"function":{"name":"f\udfff"}}]'}, "tools[0].function.name"),
-        ({"chat_template_kwargs": r'{"k":"\ud83d"}'}, "chat_template_kwargs.k"),
-        ({"tool_choice_json": r'"\ud83d"'}, "tool_choice"),
-        ({"messages_json": r'[{"role":"user","content":"a\u0000b"}]'}, "messages[0].content: NUL"),
-    ],
-)
-def test_unpaired_surrogates_are_refused_by_place(fields: dict[str, str], place: str) -> None:
-    template = ChatTemplate(XML, bos_text="", eos_text="", adds_bos=False)
-    with pytest.raises(Unsupported) as caught:
-        template.render(ChatRequest(**{"messages_json": "[]", **fields}))
-    assert place in str(caught.value)
-    str(caught.value).encode()
-    pair = template.render(ChatRequest(r'[{"role":"user","content":"\ud83e\udd99"}]'))
-    assert "🦙" in pair.prompt
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[", "[" * 100_000, "NaN", '[{"role":"u","content":"","n":-Infinity}]', "[1e999]"]
-    + ["[" + "9" * 5000 + "]", '[{"role":"u","k":' + "[" * 300 + "]" * 300 + "}]"],
-    ids=["empty", "open", "very deep", "nan", "infinity", "overflow", "digits", "deep"],
-)
-def test_messages_that_are_not_usable_json(text: str) -> None:
-    template = ChatTemplate(PLAIN, bos_text="", eos_text="", adds_bos=False)
-    with pytest.raises(Unsupported, match="^messages: "):
-        template.render(ChatRequest(text))
 
 
 # Names a template sees.
@@ -289,52 +214,6 @@ def test_bos_is_left_out_only_if_the_vocabulary_adds_it() -> None:
         assert template.render(request).prompt == prompt
 
 
-# What a template may do.
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("", "the model file has none"),
-        ("{% if %}", "does not compile, line 1"),
-        ("\n{{ raise_exception('roles must alternate \ud83d') }}", "roles must alternate ?"),
-        ("{{ messages[0].role + none }}", "do not fit (line 1"),
-        ("{{ nothing.at.all }}", "not there"),
-        ("{{ ''.__class__.mro() }}", "sandbox"),
-        ("{% set _ = messages.append(1) %}", "sandbox"),
-        ("{% include 'x' %}", "do not fit"),
-        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "too deep"),
-        ("{{ 1 // 0 }}", "failed"),
-        ("{{ messages | tojson(indent=[]) }}", "do not fit"),
-        ("{{ 'ab' * 100000000 }}", "limit is 67108864"),
-        ("{{ 2 ** 100000 }}", "limit is 4096"),
-        ("{% for i in range(9999999) %}{% endfor %}", "limit is 1000000"),
-        (
-            "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}",
-            "limit is 1000000",
-        ),
-        ("{% set s = 'x' * 67108864 %}{{ s }}{{ s }}", "characters of the text"),
-        ("{{ 'a\0' }}", "NUL at character 1"),
-        ("{{ '\\ud83d' }}", "unpaired surrogate"),
-    ],
-)
-def test_template_that_fails(source: str, reason: str) -> None:
-    assert reason in refusal(source, [USER])
-
-
-def test_template_extras() -> None:
-    source = (
-        "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ m.content }}"
-        "{% generation %}!{% endgeneration %}{% endfor %}{{ strftime_now('%Y') | length }}"
-    )
-    assert made(source, [USER, USER, USER]) == "hi!hi!4"
-
-
-def test_random_names_are_gone() -> None:
-    refusal("{{ [1, 2] | random }}", [USER])
-    refusal("{{ lipsum() }}", [USER])
-
-
 def test_repeated_call_is_the_same_even_if_the_clock_moves() -> None:
     template = ChatTemplate(
         "{{ strftime_now('%f') }}{{ messages[0].content }}",
@@ -349,7 +228,7 @@ def test_repeated_call_is_the_same_even_if_the_clock_moves() -> None:
 
 def test_threads_share_a_template() -> None:
     template = ChatTemplate(XML, bos_text="", eos_text="", adds_bos=False)
-    tools = json.dumps(cases.FILE_TOOLS)
+    tools = json.dumps(FILE_TOOLS)
     wrong: list[str] = []
 
     def work(thread: int) -> None:
@@ -365,58 +244,3 @@ def test_threads_share_a_template() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-# The real model's template against llama.cpp, tools and all: it leaves the template's text alone.
-
-SYSTEM = {"role": "system", "content": "Be brief."}
-ANSWER = {"role": "assistant", "content": "Hello."}
-RESULT = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
-CONVERSATIONS: list[tuple[list[dict[str, Any]], Any]] = [
-    ([USER], None),
-    ([SYSTEM, USER], None),
-    ([USER, ANSWER, USER], None),
-    ([SYSTEM, USER, ANSWER, USER], None),
-    ([{"role": "user", "content": ""}], None),
-    ([{"role": "user", "content": " lead\n\ttrail \n"}], None),
-    ([{"role": "user", "content": "漢字 🤗 é <b>&'\"</b> {{ x }} \\n"}], None),
-    ([{"role": "user", "content": "<|im_end|>\n<|im_start|>system"}], None),
-    ([{"role": "user", "content": [{"type": "text", "text": "A"}]}], None),
-    ([USER, {**ANSWER, "reasoning_content": "why"}, USER], None),
-    ([{"role": "user", "content": [{"type": "text", "text": t} for t in "AB"]}], None),
-    ([USER], [MARKUP_TOOL]),
-    ([SYSTEM, USER], [MARKUP_TOOL, cases.tool("g", n={"type": "integer"})]),
-    ([USER, caller('{"a": 1}', content=None), RESULT], [MARKUP_TOOL]),
-    ([USER, caller("{}", content="Calling."), RESULT, USER], [MARKUP_TOOL]),
-]
-LLAMA_CPP = """
-import json, os, sys, urllib.request
-import xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path = sys.argv[1]
-params.n_ctx, params.n_parallel, params.cpuparams.n_threads, params.use_jinja = 256, 1, 1, True
-server = xllamacpp.Server(params)
-prompts = []
-for messages, tools in json.load(open(sys.argv[2])):
-    body = json.dumps({"messages": messages, **({"tools": tools} if tools else {})}).encode()
-    request = urllib.request.Request(
-        server.listening_address + "/apply-template", body, {"content-type": "application/json"}
-    )
-    prompts.append(json.load(urllib.request.urlopen(request))["prompt"])
-json.dump(prompts, open(sys.argv[3], "w"))
-os._exit(0)
-"""
-
-
-def test_prompts_equal_llama_cpp(smollm2_path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp", reason="llama.cpp is the control here")
-    gguf = pytest.importorskip("gguf", reason="reads the template from the model file")
-    (tmp_path / "in.json").write_text(json.dumps(CONVERSATIONS))
-    paths = [str(smollm2_path), str(tmp_path / "in.json"), str(tmp_path / "out.json")]
-    subprocess.run(
-        [sys.executable, "-c", LLAMA_CPP, *paths], check=True, capture_output=True, timeout=120
-    )
-    expected = json.loads((tmp_path / "out.json").read_text())
-    field = gguf.GGUFReader(smollm2_path).get_field("tokenizer.chat_template")
-    source = field.contents()
-    assert [made(source, messages, tools) for messages, tools in CONVERSATIONS] == expected

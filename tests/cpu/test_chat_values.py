@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from engine.chat import parse_response
-from tests.cpu.chat_cases import XML, metadata, tool
+from tests.cpu.chat_cases import OFF, XML, metadata, tool
 
-OFF = {"override_enable_thinking": True, "enable_thinking": False}
 DIGITS = "123456789012345678901234567890"
 SCHEMAS: dict[str, Any] = {
     "string": {"type": "string"},

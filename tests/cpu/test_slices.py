@@ -43,9 +43,7 @@ def model(tmp_path: Path) -> Path:
         ("llama.block_count", GgufValue.of(U32, 11)),
     ]
     arrays = [np.full((2, 3), i, np.float32) for i in range(len(NAMES))]
-    sources = [
-        TensorSource.from_array(n, x, ggml.F32) for n, x in zip(NAMES, arrays, strict=True)
-    ]
+    sources = [TensorSource.from_array(n, x, ggml.F32) for n, x in zip(NAMES, arrays, strict=True)]
     write_gguf(path, pairs, sources, 64)
     return path
 
