@@ -6,7 +6,7 @@ A model that does not fit is refused with the arithmetic; nothing was allocated 
 from dataclasses import dataclass
 
 from engine.errors import RuntimeFailure
-from engine.kv_cache import PAGE_TOKENS, KvPool
+from engine.kv_cache import PAGE_TOKENS
 from engine.records import ModelPlan
 from ptx.device import Device
 
@@ -27,13 +27,13 @@ class MemoryPlan:
         return self.weights_bytes + self.state_bytes + self.scratch_bytes
 
 
-def plan_memory(plan: ModelPlan, pool: KvPool, max_rows: int) -> MemoryPlan:
-    """What a model of this plan needs with this pool and chunks of `max_rows` rows."""
+def plan_memory(plan: ModelPlan, n_pages: int, max_rows: int) -> MemoryPlan:
+    """What a model of this plan needs with that many KV pages and chunks of `max_rows` rows."""
     dims = plan.dims
     weights = sum(F32_BYTES * _product(weight.shape) for weight in plan.weights.values())
     row_bytes = 2 * dims.n_layers * dims.n_kv_heads * dims.d_head * F32_BYTES
     scratch = max_rows * F32_BYTES * sum(_product(c) for c in plan.schedule.buffers.values())
-    return MemoryPlan(weights, pool.n_pages * PAGE_TOKENS * row_bytes, scratch)
+    return MemoryPlan(weights, n_pages * PAGE_TOKENS * row_bytes, scratch)
 
 
 def check_fits(needs: MemoryPlan, device: Device) -> None:

@@ -6,10 +6,14 @@ A device is made once. The vendor's side of it is in `ptx/devices/`.
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
 
+import threadpoolctl
+
+from engine.errors import InvalidArgument
 from ptx.device import Device
 from ptx.devices.host import HostDevice
+
+THREADS_VARIABLE = "MESH_SPECIALIZE_THREADS"
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,20 @@ class DeviceEntry:
 @lru_cache(maxsize=1)
 def inventory() -> tuple[DeviceEntry, ...]:
     """All devices, in the order the host sees them."""
-    device = HostDevice()
-    text = f"{device.description}, {os.cpu_count()} cores, float32"
-    # A device's buffers are its own type, opaque to everyone else.
-    return (DeviceEntry("CPU", text, cast(Device, device)),)
+    device: Device = HostDevice()
+    n_threads = _limit_blas_threads()
+    text = f"{device.description}, float32, {n_threads} BLAS thread{'s' * (n_threads > 1)}"
+    return (DeviceEntry("CPU", text, device),)
+
+
+def _limit_blas_threads() -> int:
+    """Give numpy's BLAS one thread unless the environment says otherwise.
+
+    Its threads spin while they wait: beside any other load on the cores a step then takes 30 times
+    as long, alone two threads save a third: KNOWLEDGE/pitfalls/blas-threads-stall-on-busy-cores.md.
+    """
+    text = os.environ.get(THREADS_VARIABLE, "1")
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise InvalidArgument(f"{THREADS_VARIABLE}: {text!r} is not a count from 1 to 1024")
+    threadpoolctl.threadpool_limits(int(text), user_api="blas")
+    return int(text)

@@ -76,18 +76,28 @@ def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
                 f"verify: {len(work.tokens)} tokens, at most {model.program.max_rows} in one call"
             )
         _check_cells(work.session)
-    model.pool.reserve([(work.session.cells, len(work.tokens)) for work in works])
+    model.pool.reserve([(w.session.cells, w.session.position, len(w.tokens)) for w in works])
     evaluation = Evaluation(works, [])
     with evaluation.guarded():
         evaluation.rows.extend(_run(model, works))
-        for work, rows in zip(works, evaluation.rows, strict=True):
-            if not np.isfinite(rows).all():
-                work.session.needs_reset = True
-                raise RuntimeFailure(
-                    f"forward: logits of the session on lane {work.session.lane} at position "
-                    f"{work.session.position} are not finite; it needs a reset"
-                )
+        _check_finite(evaluation)
     return evaluation
+
+
+def _check_finite(evaluation: Evaluation) -> None:
+    """Mark every session whose logits hold a NaN or infinity, and refuse the pass."""
+    broken = [
+        work.session
+        for work, rows in zip(evaluation.works, evaluation.rows, strict=True)
+        if not np.isfinite(rows).all()
+    ]
+    for session in broken:
+        session.needs_reset = True
+    if broken:
+        places = ", ".join(f"lane {s.lane} at position {s.position}" for s in broken)
+        raise RuntimeFailure(
+            f"forward: logits are not finite for the session on {places}; it needs a reset"
+        )
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
@@ -102,9 +112,7 @@ def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
 
 
 def _check_cells(session: Session) -> None:
-    """Cells behind the position are stale and go; a position without cells cannot run."""
-    if session.cells.length > session.position:
-        session.model.pool.truncate(session.cells, session.position)
+    """A position without cells cannot run."""
     if session.cells.length < session.position:
         raise RuntimeFailure(
             f"forward: position {session.position} has KV for {session.cells.length} tokens only"

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from engine.arena import check_fits, plan_memory
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Work, evaluate
-from engine.kv_cache import PAGE_TOKENS, KvPool, KvSequence
+from engine.kv_cache import PAGE_TOKENS, KvPool, KvSequence, pages_for
 from engine.options import RuntimeOptions
 from engine.program import MAX_ROWS, Program
 from engine.records import ModelPlan
 from engine.sampling import SamplingConfig
-from engine.session import Session, finish_step
+from engine.session import Session, finish_step, sampling_kept
 from ptx.device import Device
 
 
@@ -43,18 +43,20 @@ class Model:
         self.plan = plan
         self.options = options
         self.lock = threading.RLock()
-        self.pool = KvPool(options.n_context, self._copy_page)
+        self.closed = False
         self.prefixes: dict[int, KvSequence] = {}
         self._lanes: list[Session | None] = [None] * options.n_lanes
-        check_fits(plan_memory(plan, self.pool, MAX_ROWS), device)
-        self.program = Program(device, plan, self.pool.n_pages * PAGE_TOKENS, progress)
-
-    def _copy_page(self, source: int, target: int) -> None:
-        self.program.copy_page(source, target)
+        n_pages = pages_for(options.n_context)
+        check_fits(plan_memory(plan, n_pages, MAX_ROWS), device)
+        self.program = Program(device, plan, n_pages * PAGE_TOKENS, progress)
+        # Not a method of ours: without a reference cycle a closed model's memory goes at once.
+        self.pool = KvPool(options.n_context, self.program.copy_page)
 
     def create_session(self) -> Session:
         """A new empty session on the lowest free lane; RuntimeFailure when none is free."""
         with self.lock:
+            if self.closed:
+                raise InvalidArgument("model: was freed by another thread")
             if None not in self._lanes:
                 raise RuntimeFailure(
                     f"session: all {len(self._lanes)} lanes are in use"
@@ -76,6 +78,7 @@ class Model:
     def close(self) -> list[Session]:
         """Free every session, and return them so that their handles can be forgotten."""
         with self.lock:
+            self.closed = True
             sessions = self.sessions()
             for session in sessions:
                 session.free()
@@ -109,7 +112,7 @@ class Model:
         for index, session in enumerate(sessions):
             if session.model is not self:
                 raise InvalidArgument(f"batch: request {index} belongs to another model")
-        with self.lock:
+        with self.lock, sampling_kept(sessions):
             for session, config in zip(sessions, configs, strict=True):
                 with self.running(session):
                     session.sampler_for(config)

@@ -8,7 +8,9 @@ the serving ABI's sections on running tokens and on state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,7 +73,7 @@ class Session:
 
     def prefill_sampled(self, tokens: Sequence[int], config: SamplingConfig | None) -> int:
         """Evaluate tokens and choose from the last row; position += count."""
-        with self.model.running(self):
+        with self.model.running(self), sampling_kept([self]):
             self.sampler_for(config)
             evaluation = evaluate(self.model, [Work(self, tokens, "last")])
             return finish_step(evaluation, [config])[0]
@@ -96,7 +98,7 @@ class Session:
         from the next input, and the history keeps the inputs that were looked at. The position
         advances by all inputs in any case.
         """
-        with self.model.running(self):
+        with self.model.running(self), sampling_kept([self]):
             stops_early = self.chat is not None or self.sampling.has_chain
             self.sampler_for(config)
             evaluation = evaluate(self.model, [Work(self, tokens, "all")])
@@ -113,7 +115,7 @@ class Session:
 
     def sample_current(self, config: SamplingConfig | None) -> int:
         """Choose from the logits of the last evaluated token without advancing."""
-        with self.model.running(self):
+        with self.model.running(self), sampling_kept([self]):
             if self.last_row is None:
                 raise RuntimeFailure(f"sample: no logits at position {self.position}")
             return self._choose(self.last_row, config, self.history)
@@ -216,6 +218,21 @@ class Session:
                     f"signal window: {n_window_tokens} tokens over {len(self.signals)} signals"
                 )
             return signal_window(self.signals, self.history, n_window_tokens)
+
+
+@contextmanager
+def sampling_kept(sessions: Sequence[Session]) -> Iterator[None]:
+    """A call that fails leaves each session's sampler, and how far its draws got, as they were."""
+    kept = [copy.copy(session.sampling) for session in sessions]
+    try:
+        yield
+    except BaseException:
+        for session, sampling in zip(sessions, kept, strict=True):
+            session.sampling = sampling
+            sampling.rewind(len(session.history))
+            if session.chat:
+                session.chat.sampler.rewind(len(session.history))
+        raise
 
 
 def finish_step(

@@ -1,9 +1,9 @@
 """Owns the bytes of exported attention state: a self-checking header, then K and V rows.
 
 Layout, little endian: the 96-byte header of `HEADER` (magic, version, kind, layer range, token
-range, row bytes, 32-byte model identity, payload length, 64-bit payload digest), then for each
+range, row bytes, 32-byte model identity, payload length, 64-bit digest of all else), then for each
 layer in order its K rows in token order, then for each layer its V rows, float32. A reader checks
-every field against the model and the digest against the payload before it changes anything. Bytes
+every field against the model and the digest against the rest before it changes anything. Bytes
 are deterministic, so a host that stores equal blocks once does.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import EngineError, InvalidArgument, RuntimeFailure
+from engine.errors import EngineError, RuntimeFailure
 
 if TYPE_CHECKING:
     from engine.model import Model
@@ -28,6 +28,7 @@ VERSION = 1
 KIND_STATE = 1
 KIND_PAGE = 2
 HEADER = struct.Struct("<8sHHiiIQQ32sQ8s8x")
+DIGEST = slice(80, 88)
 GGML_TYPE_F32 = 0
 ELEMENT_BYTES = 4
 
@@ -89,22 +90,24 @@ def encode(session: Session, span: Span, kind: int) -> bytearray:
     for index, layer in enumerate(range(span.layer_start, span.layer_end)):
         for which in range(2):
             rows[which, index] = model.program.read_rows(layer, which, cells)
-    payload = memoryview(out)[HEADER.size :]
     HEADER.pack_into(
         out, 0, MAGIC, VERSION, kind, span.layer_start, span.layer_end, _row_bytes(model),
-        span.token_start, span.token_count, bytes.fromhex(model.plan.weights_id), len(payload),
-        _digest(payload),
+        span.token_start, span.token_count, bytes.fromhex(model.plan.weights_id),
+        len(out) - HEADER.size, bytes(DIGEST.stop - DIGEST.start),
     )
+    out[DIGEST] = _digest(out)
     return out
 
 
-def check(model: Model, data: bytearray, kind: int, error: type[EngineError]) -> Span:
-    """The span of bytes that are whole and of this model; raises `error` naming what differs.
+def check(
+    model: Model, data: bytearray, kind: int, too_many: type[EngineError] = RuntimeFailure
+) -> Span:
+    """The span of bytes that are whole and of this model; RuntimeFailure naming what differs.
 
-    More cells than the context holds is InvalidArgument whatever `error` is.
+    More cells than the context holds is `too_many`.
     """
     if len(data) < HEADER.size:
-        raise error(f"state: {len(data)} bytes, the header alone has {HEADER.size}")
+        raise RuntimeFailure(f"state: {len(data)} bytes, the header alone has {HEADER.size}")
     (magic, version, found_kind, layer_start, layer_end, row_bytes, token_start, token_count,
      identity, payload_bytes, digest) = HEADER.unpack_from(data)
     span = Span(layer_start, layer_end, token_start, token_count)
@@ -118,17 +121,21 @@ def check(model: Model, data: bytearray, kind: int, error: type[EngineError]) ->
     }
     for name, (found, wanted) in expected.items():
         if found != wanted:
-            raise error(f"state: {name} is {found!r}, expected {wanted!r}")
+            raise RuntimeFailure(f"state: {name} is {found!r}, expected {wanted!r}")
     if not 0 <= layer_start < layer_end <= model.plan.dims.n_layers:
-        raise error(f"state: layers {layer_start}..{layer_end} of {model.plan.dims.n_layers}")
+        raise RuntimeFailure(
+            f"state: layers {layer_start}..{layer_end} of {model.plan.dims.n_layers}"
+        )
+    if token_count == 0:
+        raise RuntimeFailure("state: 0 tokens, at least 1 needed")
     if token_start + token_count > model.options.n_context:
-        raise InvalidArgument(
+        raise too_many(
             f"state: {token_start + token_count} cells, the context has {model.options.n_context}"
         )
     if span_bytes(model, span) != len(data):
-        raise error(f"state: {len(data)} bytes for a span of {span_bytes(model, span)}")
-    if _digest(memoryview(data)[HEADER.size :]) != digest:
-        raise error("state: the payload does not match its digest")
+        raise RuntimeFailure(f"state: {len(data)} bytes for a span of {span_bytes(model, span)}")
+    if _digest(data) != digest:
+        raise RuntimeFailure("state: the bytes do not match their digest")
     return span
 
 
@@ -143,7 +150,7 @@ def store(session: Session, span: Span, data: bytearray) -> None:
 
 def check_page(model: Model, page: PageDesc, data: bytearray) -> Span:
     """The span of a page whose descriptor and bytes agree; RuntimeFailure naming what differs."""
-    span = check(model, data, KIND_PAGE, RuntimeFailure)
+    span = check(model, data, KIND_PAGE)
     expected = describe(model, span)
     if page != expected:
         differing = [
@@ -159,8 +166,12 @@ def _row_bytes(model: Model) -> int:
     return model.plan.dims.n_kv_heads * model.plan.dims.d_head * ELEMENT_BYTES
 
 
-def _digest(payload: memoryview) -> bytes:
-    return hashlib.sha256(payload).digest()[:8]
+def _digest(data: bytearray) -> bytes:
+    """Over everything but the digest itself, so that no byte can change unnoticed."""
+    view = memoryview(data)
+    digest = hashlib.sha256(view[: DIGEST.start])
+    digest.update(view[DIGEST.stop :])
+    return digest.digest()[: DIGEST.stop - DIGEST.start]
 
 
 def _rows_view(data: bytearray, model: Model, span: Span) -> npt.NDArray[np.float32]:

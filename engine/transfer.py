@@ -40,13 +40,13 @@ def import_state(session: Session, data: bytearray) -> None:
     with model.locked(session):
         if not data:
             return
-        span = state_codec.check(model, data, KIND_STATE, RuntimeFailure)
+        span = state_codec.check(model, data, KIND_STATE, InvalidArgument)
         if span != Span(0, model.plan.dims.n_layers, 0, span.token_count):
             raise RuntimeFailure(
                 f"state: covers layers {span.layer_start}..{span.layer_end} from token "
                 f"{span.token_start}, the whole sequence is needed"
             )
-        _make_cells(session, span.token_count)
+        model.pool.replace(session.cells, 0, span.token_count)
         state_codec.store(session, span, data)
         _moved_to(session, span.token_count)
 
@@ -96,22 +96,10 @@ def import_page(session: Session, page: PageDesc, data: bytearray) -> None:
                 f"KV page: starts at token {span.token_start}, the session holds "
                 f"{session.cells.length}"
             )
-        _make_cells(session, max(end, session.cells.length))
+        length = max(end, session.cells.length)
+        model.pool.replace(session.cells, span.token_start, length)
         state_codec.store(session, span, data)
         _moved_to(session, end)
-
-
-def _make_cells(session: Session, length: int) -> None:
-    """Give the session exactly `length` cells, all of its own; present rows keep their values."""
-    pool = session.model.pool
-    before = session.cells.length
-    session.cells.length = 0
-    try:
-        pool.reserve([(session.cells, length)])
-    except RuntimeFailure:
-        session.cells.length = before
-        raise
-    pool.truncate(session.cells, length)
 
 
 def _moved_to(session: Session, n_tokens: int) -> None:

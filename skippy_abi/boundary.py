@@ -64,14 +64,21 @@ def exported_value(default: object) -> Callable[[Function], Function]:
 
 def _outcome(function: Function, args: Any, name: str | None = None) -> tuple[Status, str]:
     """Run it; the status and message that the caller will see."""
+    called = name or function.__name__
     try:
         function(*args)
-    except EngineError as error:
-        return error.status, str(error)
-    except MemoryError:
-        return RuntimeFailure.status, f"{name or function.__name__}: out of host memory"
-    except Exception:
-        called = name or function.__name__
-        log.exception("internal error in %s", called)
-        return Status.ERROR, f"{called}: internal error; the log has the details"
+    except Exception as error:
+        status, message = answer_to(error)
+        if status is Status.ERROR:
+            log.exception("internal error in %s", called)
+        return status, message or f"{called}: internal error; the log has the details"
     return Status.OK, ""
+
+
+def answer_to(error: BaseException) -> tuple[Status, str]:
+    """What a caller is told of an error; of a defect of ours, nothing but that it is one."""
+    if isinstance(error, EngineError):
+        return error.status, str(error)
+    if isinstance(error, MemoryError):
+        return RuntimeFailure.status, "out of host memory"
+    return Status.ERROR, ""

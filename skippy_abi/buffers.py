@@ -14,6 +14,8 @@ INT32_MAX = 2**31 - 1
 # Longer than any prompt a context can hold; keeps a missing terminator from walking the heap.
 MAX_TEXT_BYTES = 256 << 20
 MAX_READ_BYTES = 1 << 40
+# A hole in the middle of an absurd range is met after one piece, not after all memory is taken.
+PIECE_BYTES = 64 << 20
 
 
 def read_bytes(pointer: Any, n_bytes: int, name: str) -> bytearray:
@@ -25,9 +27,15 @@ def read_bytes(pointer: Any, n_bytes: int, name: str) -> bytearray:
     # Asking for the last byte first keeps an absurd count from costing an absurd allocation.
     if n_bytes > MAX_READ_BYTES or not lib.ms_readable(pointer, n_bytes):
         raise InvalidArgument(f"{name}: {n_bytes} bytes at {_address(pointer)} are not readable")
-    data = bytearray(n_bytes)
-    if not lib.ms_read(ffi.from_buffer(data), pointer, n_bytes):
-        raise InvalidArgument(f"{name}: {n_bytes} bytes at {_address(pointer)} are not readable")
+    data = bytearray()
+    while len(data) < n_bytes:
+        piece = bytearray(min(PIECE_BYTES, n_bytes - len(data)))
+        source = ffi.cast("char *", pointer) + len(data)
+        if not lib.ms_read(ffi.from_buffer(piece), source, len(piece)):
+            raise InvalidArgument(
+                f"{name}: {n_bytes} bytes at {_address(pointer)} are not readable"
+            )
+        data += piece
     return data
 
 

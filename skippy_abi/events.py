@@ -8,8 +8,9 @@ call has returned.
 import time
 from typing import Any, Self
 
-from engine.errors import EngineError, InvalidArgument, Status, Unsupported
+from engine.errors import InvalidArgument, Status, Unsupported
 from skippy_abi import buffers
+from skippy_abi.boundary import answer_to
 from skippy_abi.cffi_module import ffi, lib
 
 EVENT_VERSION = 1
@@ -51,7 +52,9 @@ class Reporter:
 
     def started(self, path: bytes | None) -> None:
         """The call has begun; `path` is the first part's path, when there is one."""
-        self._send(lib.SKIPPY_RUNTIME_EVENT_KIND_MODEL_OPEN_STARTED, detail=path)
+        # Paths are bytes, details are text.
+        shown = None if path is None else path.decode("utf-8", "replace").encode()
+        self._send(lib.SKIPPY_RUNTIME_EVENT_KIND_MODEL_OPEN_STARTED, detail=shown)
 
     def progress(self, fraction: float) -> None:
         """Loading has come that far; only rising steps are sent."""
@@ -84,14 +87,14 @@ class Reporter:
         """An error on its way to the caller is told to the callback first."""
         if error is None:
             return
-        status = error.status if isinstance(error, EngineError) else Status.ERROR
+        status, message = answer_to(error)
         self._send(
             lib.SKIPPY_RUNTIME_EVENT_KIND_MODEL_OPEN_FAILED_HANDLED,
             status=int(status),
             failure_code=FAILURE_CODES.get(
                 status, lib.SKIPPY_RUNTIME_EVENT_FAILURE_INTERNAL_ERROR
             ),
-            detail=str(error).encode("utf-8", "replace"),
+            detail=message.encode("utf-8", "replace"),
         )
 
     def _send(self, kind: int, *, detail: bytes | None = None, **fields: int) -> None:

@@ -60,11 +60,12 @@ def _open(
     with Reporter(reporter_pointer, _stage_index(config)) as reporter:
         paths = _readable(read)
         reporter.started(paths[0] if paths else None)
+        paths = paths or read()
         buffers.require_out(out_model, POINTER, "out_model")
         buffers.write_value(out_model, "void *", ffi.NULL, "out_model")
         options = convert.runtime_options(config)
         device = inventory()[0]
-        plan = _openers[0](paths or read())
+        plan = _openers[0](paths)
         model = Model(plan, options, device.device, reporter.progress)
         reporter.progress(1.0)
         handle = handles.give(model, "skippy_model")

@@ -5,6 +5,7 @@ The rules of each call are the ABI's section on session management; the state is
 
 import json
 import threading
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -93,15 +94,21 @@ def skippy_session_set_position(session: Any, n_past: int, out_error: Any) -> No
 @exported
 def skippy_session_begin_external_decode(session: Any, out_error: Any) -> None:
     wanted = session_of(session)
-    active = getattr(_external, "session", None)
+    active = _active()
     if active is not None and active is not wanted and not active.closed:
         raise RuntimeFailure("external decode: another session is active on this thread")
-    _external.session = wanted
+    # Weak: a thread that never ends its bracket must not keep a freed model's memory.
+    _external.session = weakref.ref(wanted)
+
+
+def _active() -> Session | None:
+    kept = getattr(_external, "session", None)
+    return None if kept is None else kept()
 
 
 @exported
 def skippy_session_end_external_decode(session: Any, out_error: Any) -> None:
-    if getattr(_external, "session", None) is session_of(session):
+    if _active() is session_of(session):
         _external.session = None
 
 
@@ -111,7 +118,8 @@ def skippy_session_configure_chat_sampling(
 ) -> None:
     target = session_of(session)
     config = convert.sampling(sampling)
-    metadata = _metadata(buffers.read_optional_text(metadata_json, "metadata_json"))
+    given = metadata_json != ffi.NULL
+    metadata = _metadata(buffers.read_c_string(metadata_json, "metadata_json") if given else b"")
     if metadata is None:
         target.forget_chat()
         return
@@ -122,10 +130,10 @@ def skippy_session_configure_chat_sampling(
     target.configure_chat(config, prompt_token_count, seed)
 
 
-def _metadata(text: str | None) -> dict[str, Any] | None:
+def _metadata(raw: bytes) -> dict[str, Any] | None:
     """The metadata object, or None for what means "no chat sampling" (absent, not JSON)."""
     try:
-        parsed = json.loads(text or "null")
+        parsed = json.loads(raw.decode() or "null")
     except (ValueError, RecursionError):
         return None
     if not isinstance(parsed, dict) or not isinstance(parsed.get("grammar", ""), str):

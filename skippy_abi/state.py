@@ -40,7 +40,10 @@ def _export(
     if output == ffi.NULL or capacity < n_bytes:
         raise BufferTooSmall(f"output: {n_bytes} bytes needed, capacity {capacity}")
     buffers.require_out(output, n_bytes, "output")
-    buffers.write_bytes(output, build(), "output")
+    data = build()
+    if len(data) != n_bytes:
+        raise RuntimeFailure(f"state: {len(data)} bytes now, {n_bytes} when the call began")
+    buffers.write_bytes(output, data, "output")
 
 
 def _export_sequence(

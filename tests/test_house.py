@@ -96,7 +96,7 @@ def test_files_and_functions_keep_their_lengths() -> None:
         tree = ast.parse(text)
         if len(lines) > EXPLAIN_LINES:
             why = ast.get_docstring(tree) or ""
-            assert re.search(r"\blong\b", why, re.I), f"{shown}: say why it is long"
+            assert re.search(r"\blong\b|\bpast 250\b", why, re.I), f"{shown}: say why it is long"
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1

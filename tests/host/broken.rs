@@ -13,8 +13,23 @@ const SCRATCH_BYTES: usize = 4096;
 const FILL: u8 = 0x5a;
 
 type AnyFunction = unsafe extern "C" fn(
-    usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize,
-    usize, usize, usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
 ) -> usize;
 
 /// What the answer must be.
@@ -32,7 +47,7 @@ enum Expected {
 }
 use Expected::*;
 
-/// Name, arguments, answer. H handle, p buffer, h place for a handle, n number, e place for an error.
+/// Name, arguments, answer: H handle, p buffer, h place for a handle, n number, e for an error.
 #[rustfmt::skip]
 const FUNCTIONS: [(&str, &str, Expected); 69] = [
     ("skippy_ngram_cache_create", "nnhe", StatusOnly),
@@ -107,7 +122,8 @@ const FUNCTIONS: [(&str, &str, Expected); 69] = [
 ];
 
 /// Names of the engine's library that need no interpreter: answered, whatever happened.
-const WITHOUT_PYTHON: [&str; 3] = ["skippy_abi_version", "skippy_abi_features", "skippy_error_free"];
+const WITHOUT_PYTHON: [&str; 3] =
+    ["skippy_abi_version", "skippy_abi_features", "skippy_error_free"];
 
 /// `broken CAUSE`: every answer must be a refusal whose message has `cause` in it.
 pub fn run(loaded: &Loaded, api: &Api, cause: &str) -> Result<(), String> {
@@ -129,7 +145,14 @@ pub fn run(loaded: &Loaded, api: &Api, cause: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn judge(api: &Api, name: &str, letters: &str, expected: Expected, function: AnyFunction, cause: &str) {
+fn judge(
+    api: &Api,
+    name: &str,
+    letters: &str,
+    expected: Expected,
+    function: AnyFunction,
+    cause: &str,
+) {
     let mut scratch = [FILL; SCRATCH_BYTES];
     let mut handle = FILL as usize;
     let mut words = [0usize; MAX_ARGUMENTS];
@@ -149,8 +172,8 @@ fn judge(api: &Api, name: &str, letters: &str, expected: Expected, function: Any
         let w = words;
         unsafe {
             function(
-                w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13],
-                w[14], w[15], w[16],
+                w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12],
+                w[13], w[14], w[15], w[16],
             )
         }
     };

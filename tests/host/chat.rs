@@ -1,11 +1,12 @@
 //! Owns one chat completion as the host makes it, call by call, and the start-up calls before it.
 //!
-//! Standard output is the streamed answer and nothing else; what the host would only look at goes to
-//! standard error, one `key: value` line each.
+//! Standard output is the streamed answer and nothing else; what the host would only look at goes
+//! to standard error, one `key: value` line each.
 
 use crate::abi::{Api, Sampling, FEATURE_RUNTIME_EVENTS};
-use crate::calls::{self, Answer, Model, Session};
+use crate::calls::{self, Answer};
 use crate::json;
+use crate::model::{self, Model, Session};
 use std::ffi::CStr;
 use std::io::Write;
 use std::ptr::null;
@@ -45,9 +46,19 @@ impl Request {
     fn sampling(&self) -> Option<Box<Sampling>> {
         self.seed.map(|seed| {
             Box::new(Sampling {
-                version: 1, flags: 1, seed, top_k: 40, penalty_last_n: -1, temperature: 0.8,
-                top_p: 0.95, presence_penalty: 0.0, frequency_penalty: 0.0, repeat_penalty: 1.0,
-                logit_bias_count: 0, min_p: 0.05, logit_bias: [(0, 0.0); 256],
+                version: 1,
+                flags: 1,
+                seed,
+                top_k: 40,
+                penalty_last_n: -1,
+                temperature: 0.8,
+                top_p: 0.95,
+                presence_penalty: 0.0,
+                frequency_penalty: 0.0,
+                repeat_penalty: 1.0,
+                logit_bias_count: 0,
+                min_p: 0.05,
+                logit_bias: [(0, 0.0); 256],
             })
         })
     }
@@ -68,8 +79,8 @@ pub fn start(api: &Api) -> Answer<()> {
     calls::devices(api)
 }
 
-/// One request on an idle session, which is idle again afterwards. Every session call is made under
-/// `gate`, text calls are not; `show` gets the content as it grows.
+/// One request on an idle session, which is idle again afterwards. Every session call is made
+/// under `gate`, text calls are not; `show` gets the content as it grows.
 pub fn complete(
     model: &Model,
     session: &Session,
@@ -82,7 +93,8 @@ pub fn complete(
     let sampling = request.sampling();
     let config = sampling.as_deref().map_or(null(), |s| s as *const Sampling);
     let first = prefill(session, request, &tokens, &metadata, config, gate)?;
-    let mut answer = Answering { model, metadata: &metadata, tokens: vec![], raw: vec![], shown: String::new() };
+    let mut answer =
+        Answering { model, metadata: &metadata, tokens: vec![], raw: vec![], shown: String::new() };
     let mut token = first;
     let mut finished = true;
     while !model.is_eog(token)? {
@@ -92,7 +104,7 @@ pub fn complete(
             break;
         }
         let held = gate.lock().unwrap();
-        token = calls::decode(&[session], &[token], config)?[0];
+        token = model::decode(&[session], &[token], config)?[0];
         let fed = tokens.len() + answer.tokens.len();
         assert_eq!(session.position() as usize, fed, "position counts fed tokens");
         drop(held);
@@ -123,7 +135,7 @@ fn prefill(
     let (last, before) = tokens.split_last().expect("a prompt of at least one token");
     session.prefill(before)?;
     session.configure(config, metadata, tokens.len())?;
-    Ok(calls::decode(&[session], &[*last], config)?[0])
+    Ok(model::decode(&[session], &[*last], config)?[0])
 }
 
 /// The text side of an answer that is being generated.
@@ -195,6 +207,6 @@ pub fn run(api: &Api, path: &std::ffi::OsStr, request: &Request) -> Answer<()> {
 
 /// One token on an otherwise unused state, as later hosts do.
 fn warm_up(session: &Session) -> Answer<()> {
-    calls::decode(&[session], &[0], null())?;
+    model::decode(&[session], &[0], null())?;
     session.reset()
 }

@@ -1,9 +1,9 @@
-//! A native host for tests: opens the runtime's libraries as MeshLLM's loader does and makes its calls.
+//! A native host for tests: opens the libraries as MeshLLM's loader does and makes its calls.
 //!
 //!     host LIBRARY... -- COMMAND [ARGUMENT...]
 //!
-//! Owns the command line; README.md lists the commands. Only the standard library is used, and nothing
-//! of this project: what the ABI is, is written down here a second time.
+//! Owns the command line; README.md lists the commands. Only the standard library is used, and
+//! nothing of this project: what the ABI is, is written down here a second time.
 
 mod abi;
 mod broken;
@@ -11,6 +11,7 @@ mod calls;
 mod chat;
 mod json;
 mod loader;
+mod model;
 mod names;
 mod process;
 mod text;
@@ -46,6 +47,7 @@ fn run(libraries: Vec<OsString>, words: &[OsString]) -> Result<(), String> {
     let model = words.get(1).cloned().unwrap_or_default();
     match (text(0), text(2)) {
         ("process", "state") => return process::state(libraries, &model),
+        ("process", "born") => return process::born(libraries, &model),
         ("process", "closed") => return process::closed(libraries, &model),
         ("resolve", _) => return resolve(&Loaded::open(libraries)?),
         _ => {}
@@ -59,7 +61,7 @@ fn run(libraries: Vec<OsString>, words: &[OsString]) -> Result<(), String> {
         ("broken", _) => broken::run(loaded, api, text(1)),
         ("detok-inventory", _) => text::inventory(api, &model, number(2)? as i32),
         ("noop-cost", _) => text::noop_cost(api, &model),
-        ("open", _) => calls::Model::open(api, &model, 1)?.free(),
+        ("open", _) => model::Model::open(api, &model, 1)?.free(),
         ("info", _) => calls::model_info(api, &model),
         ("process", how) => process::leave(api, &model, how),
         (other, _) => Err(format!("no command {other:?}; {USAGE}")),

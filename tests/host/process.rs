@@ -3,9 +3,10 @@
 //! Each case is one process. The parent judges the exit; what can be compared is compared here.
 
 use crate::abi::Api;
-use crate::calls::{Answer, Model};
+use crate::calls::Answer;
 use crate::chat::{self, Request};
 use crate::loader::Loaded;
+use crate::model::Model;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void, CStr, OsStr, OsString};
 use std::io::Write;
@@ -13,10 +14,13 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::time::Duration;
 
+/// The layout of 64-bit Linux. Of the mask only the first word is real.
 #[repr(C)]
 struct SigAction {
     handler: usize,
-    rest: [u64; 31],
+    mask: [u64; 16],
+    flags: c_int,
+    restorer: usize,
 }
 
 extern "C" {
@@ -43,6 +47,8 @@ const SIGINT: c_int = 2;
 const SIGPIPE: c_int = 13;
 const SIG_BLOCK: c_int = 0;
 const LEFT: c_int = 3;
+// The C library sets it on every signal that it writes, back to the default too.
+const SA_RESTORER: c_int = 0x0400_0000;
 #[cfg(target_arch = "x86_64")]
 const FE_DOWNWARD: c_int = 0x400;
 #[cfg(not(target_arch = "x86_64"))]
@@ -58,7 +64,16 @@ fn snapshot() -> BTreeMap<String, String> {
         for number in (1..32).chain(34..65) {
             let mut action: SigAction = std::mem::zeroed();
             sigaction(number, null(), &mut action);
-            put(&format!("signal {number}"), format!("{:#x} {:x?}", action.handler, action.rest));
+            let name = format!("signal {number}");
+            put(
+                &name,
+                format!(
+                    "{:#x} {:x} {:x}",
+                    action.handler,
+                    action.mask[0],
+                    action.flags & !SA_RESTORER
+                ),
+            );
         }
         let mut mask = [0; 16];
         pthread_sigmask(SIG_BLOCK, null(), &mut mask);
@@ -76,7 +91,9 @@ fn snapshot() -> BTreeMap<String, String> {
             getrlimit(resource, &mut limits);
             put(&format!("limit {resource}"), format!("{limits:?}"));
         }
-        for (option, name) in [(2, "death signal"), (3, "dumpable"), (21, "seccomp"), (39, "privileges")] {
+        for (option, name) in
+            [(2, "death signal"), (3, "dumpable"), (21, "seccomp"), (39, "privileges")]
+        {
             let mut value = 0 as c_int;
             // Two of the options answer through the pointer, two by the result.
             let result = match option == 2 {
@@ -91,9 +108,21 @@ fn snapshot() -> BTreeMap<String, String> {
     }
     // A denormal that counts as zero: the mode that fast-math libraries leave behind.
     put("denormals", format!("{}", std::hint::black_box(f64::MIN_POSITIVE) / 4.0 > 0.0));
+    put("descriptors", descriptors());
     put("folder", format!("{:?}", std::env::current_dir().ok()));
     put("environment", format!("{:?}", std::env::vars_os().collect::<Vec<_>>()));
     seen
+}
+
+/// Every open descriptor and what it is of, without the one that reads the list.
+fn descriptors() -> String {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("the process's descriptors");
+    let mut open: Vec<_> = entries
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| !target.starts_with("/proc"))
+        .collect();
+    open.sort();
+    format!("{open:?}")
 }
 
 fn answer(model: &Model) -> Answer<usize> {
@@ -102,6 +131,18 @@ fn answer(model: &Model) -> Answer<usize> {
     let done = chat::complete(model, &session, &request, &Mutex::new(()), &mut |_| {})?;
     session.free()?;
     Ok(done.tokens.len())
+}
+
+/// `process MODEL born`: loaded and opened on a thread that is gone when the answer is asked for.
+pub fn born(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
+    let path = path.to_os_string();
+    let starter = std::thread::spawn(move || -> Answer<Model<'static>> {
+        let loaded = Loaded::open(libraries)?;
+        Model::open(Box::leak(Box::new(Api::of(&loaded)?)), &path, 1)
+    });
+    let model = starter.join().expect("the starting thread")?;
+    println!("{} tokens", answer(&model)?);
+    model.free()
 }
 
 /// Loads, opens, answers on this thread and on another, closes.
@@ -116,7 +157,7 @@ fn whole_job(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
     model.free()
 }
 
-/// `process state`: with a state that no library would choose, before the load and after the job.
+/// `process MODEL state`: in a state that no library would choose, before the load and after.
 pub fn state(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
     unsafe {
         // Rust ignores it; the default shows a library that ignores it, too.
@@ -139,7 +180,7 @@ pub fn state(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
     Ok(())
 }
 
-/// `process closed`: no standard descriptors while the library loads and works. The exit code tells.
+/// `process MODEL closed`: without standard descriptors from before the load. The code tells.
 pub fn closed(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
     for descriptor in 0..3 {
         unsafe { close(descriptor) };
@@ -158,7 +199,7 @@ pub fn closed(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
     }
 }
 
-/// `process leave HOW`: one thread decodes without end while the process is left in one of four ways.
+/// `process MODEL HOW`: one thread decodes without end while the process is left in a way.
 pub fn leave(api: &'static Api, path: &OsStr, how: &str) -> Answer<()> {
     let model: &'static Model = Box::leak(Box::new(Model::open(api, path, 1)?));
     let (told, started) = std::sync::mpsc::channel();

@@ -1,11 +1,12 @@
 //! Owns the two measured text jobs: the host's token inventory, and what the smallest call costs.
 
 use crate::abi::Api;
-use crate::calls::{Answer, Model};
+use crate::calls::Answer;
+use crate::model::Model;
 use std::ffi::OsStr;
 use std::time::Instant;
 
-/// `detok-inventory MODEL`: every id alone, two calls each, until an id is refused.
+/// `detok-inventory MODEL N_VOCAB`: every id alone, two calls each; together they are the text.
 pub fn inventory(api: &Api, path: &OsStr, n_vocab: i32) -> Answer<()> {
     let model = Model::open(api, path, 1)?;
     let clock = Instant::now();

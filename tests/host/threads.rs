@@ -1,8 +1,9 @@
-//! Owns the main job from several native threads at once, and the demand that nothing changes by it.
+//! Owns the main job from several native threads at once, and that nothing changes by it.
 
 use crate::abi::Api;
-use crate::calls::{self, Answer, Model, Session};
+use crate::calls::Answer;
 use crate::chat::{self, Completion, Request};
+use crate::model::{self, Model, Session};
 use std::ffi::OsStr;
 use std::ptr::null;
 use std::sync::Mutex;
@@ -18,8 +19,8 @@ fn request(index: usize) -> Request {
     }
 }
 
-/// `threads MODEL N_THREADS N_ROUNDS`: serially, then `n_threads` at once for some rounds, on sessions
-/// that change hands each round, then all sessions in one batch.
+/// `threads MODEL N_THREADS N_ROUNDS`: serially, then `n_threads` at once for some rounds, on
+/// sessions that change hands each round, then all sessions in one batch.
 pub fn run(api: &Api, path: &OsStr, n_threads: usize, n_rounds: usize) -> Answer<()> {
     chat::start(api)?;
     let model = Model::open(api, path, n_threads as i32)?;
@@ -28,7 +29,9 @@ pub fn run(api: &Api, path: &OsStr, n_threads: usize, n_rounds: usize) -> Answer
     let sessions: Vec<_> = sessions?.into_iter().map(Mutex::new).collect();
     assert!(model.session().is_err(), "one session more than lanes");
     let serial: Answer<Vec<Completion>> = (0..n_threads)
-        .map(|i| chat::complete(&model, &sessions[0].lock().unwrap(), &request(i), &gate, &mut |_| {}))
+        .map(|i| {
+            chat::complete(&model, &sessions[0].lock().unwrap(), &request(i), &gate, &mut |_| {})
+        })
         .collect();
     let serial = serial?;
     for round in 0..n_rounds {
@@ -74,7 +77,7 @@ fn batch(model: &Model, sessions: &[Session]) -> Answer<()> {
     prepare()?;
     for (session, tokens) in sessions.iter().zip(&mut apart) {
         for step in 0..4 {
-            let next = calls::decode(&[session], &[tokens[step]], null())?[0];
+            let next = model::decode(&[session], &[tokens[step]], null())?[0];
             tokens.push(next);
         }
     }
@@ -82,7 +85,7 @@ fn batch(model: &Model, sessions: &[Session]) -> Answer<()> {
     let all: Vec<&Session> = sessions.iter().collect();
     let mut tokens = vec![0; sessions.len()];
     for step in 1..5 {
-        tokens = calls::decode(&all, &tokens, null())?;
+        tokens = model::decode(&all, &tokens, null())?;
         let expected: Vec<i32> = apart.iter().map(|tokens| tokens[step]).collect();
         assert_eq!(tokens, expected, "batch step {step}");
     }

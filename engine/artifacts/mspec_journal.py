@@ -1,0 +1,168 @@
+"""Owns the journal beside an unfinished .mspec file: which objects are done, and for which run.
+
+Text lines of two hex words: a record, and the SHA-256 of the checksum of the line before it and
+this record, so that a line can neither be torn, nor changed, nor come from another run unnoticed.
+The first record is the run (title, model id, recipe, digest of the recipe, resume key); the others
+are directory records (`mspec_directory.py`). Who holds the journal's lock is the one writer. Errors
+of the system come out as OSError; the writer names them.
+"""
+
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import stat
+
+from engine.artifacts.mapped_file import printable
+from engine.artifacts.mspec_directory import RecordReader, pack_object
+from engine.artifacts.mspec_format import (
+    HEADER_BYTES,
+    MAX_OBJECTS,
+    MspecObject,
+    Origin,
+    aligned,
+    check_text,
+    packed_text,
+)
+from engine.errors import IoFailure, ModelError
+
+MAX_RESUME_KEY_BYTES = 4096
+_TITLE = b"mspec-journal-1\n"
+_MAX_BYTES = 64 << 20
+
+
+class Journal:
+    """The open, locked journal of one run. `objects` are those it has, in order."""
+
+    def __init__(self, path: bytes, origin: Origin, resume_key: str) -> None:
+        """Take the lock and read what there is.
+
+        Lines of another run are dropped, and so is everything from the first unsound line on.
+        IoFailure while another writer holds the lock.
+        """
+        origin.check()
+        check_text("resume_key", resume_key, MAX_RESUME_KEY_BYTES)
+        self.path = path
+        self.objects: list[MspecObject] = []
+        self._run = _run_record(origin, resume_key)
+        self._file = _locked(path)
+        # ends[i]: length and checksum of the journal with i objects.
+        self._ends = [(0, b"")]
+        try:
+            self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, entry: MspecObject) -> None:
+        """Note an object whose data is in the file."""
+        self._append(pack_object(entry))
+        self.objects.append(entry)
+
+    def keep(self, n_objects: int) -> None:
+        """Forget all objects but the first ones."""
+        del self.objects[n_objects:]
+        del self._ends[n_objects + 2 :]
+        self._file.truncate(self._ends[-1][0])
+
+    def remove(self) -> None:
+        """Delete the journal; its lock goes with it."""
+        os.unlink(self.path)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock; the journal stays."""
+        self._file.close()
+
+    def _append(self, record: bytes) -> None:
+        at, before = self._ends[-1]
+        line, checksum = _line(before, record)
+        try:
+            if os.pwrite(self._file.fileno(), line, at) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except BaseException:
+            self._file.truncate(at)
+            raise
+        self._ends.append((at + len(line), checksum))
+
+    def _read(self) -> None:
+        lines = self._file.read(_MAX_BYTES).splitlines(keepends=True)[: MAX_OBJECTS + 1]
+        if lines and self._takes(lines[0], self._run):
+            self._read_objects(lines[1:])
+            self._file.truncate(self._ends[-1][0])
+        else:
+            self._file.truncate(0)
+            self._append(self._run)
+
+    def _read_objects(self, lines: list[bytes]) -> None:
+        end = HEADER_BYTES
+        names: set[str] = set()
+        for line in lines:
+            record = _record(line)
+            try:
+                entry = RecordReader(memoryview(record), "journal").object(aligned(end))
+            except ModelError:
+                return
+            if entry.name in names or not self._takes(line, pack_object(entry)):
+                return
+            names.add(entry.name)
+            self.objects.append(entry)
+            end = entry.offset + entry.length
+
+    def _takes(self, line: bytes, record: bytes) -> bool:
+        """Whether the line is the one that belongs here for the record; if so it is counted."""
+        at, before = self._ends[-1]
+        expected, checksum = _line(before, record)
+        if line != expected:
+            return False
+        self._ends.append((at + len(line), checksum))
+        return True
+
+
+def _run_record(origin: Origin, resume_key: str) -> bytes:
+    texts = (origin.model_id, origin.recipe, origin.recipe_sha256, resume_key)
+    return _TITLE + b"".join(map(packed_text, texts))
+
+
+def _line(before: bytes, record: bytes) -> tuple[bytes, bytes]:
+    checksum = hashlib.sha256(before + record).digest()
+    return f"{record.hex()} {checksum.hex()}\n".encode(), checksum
+
+
+def _record(line: bytes) -> bytes:
+    """The record of a line; empty when it has none."""
+    try:
+        return bytes.fromhex(line.partition(b" ")[0].decode("ascii"))
+    except ValueError:
+        return b""
+
+
+def open_own(path: bytes) -> int:
+    """Descriptor for reading and writing one of the writer's own files, made where it is missing.
+
+    IoFailure where something else than a regular file has the name; a link is not followed.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IoFailure(f"cannot write {printable(path)}: it is not a regular file")
+    return descriptor
+
+
+def _locked(path: bytes) -> io.FileIO:
+    while True:
+        file = io.FileIO(open_own(path), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A writer that finished in between has deleted the file that was locked.
+            if os.path.lexists(path) and os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
+                return file
+        except BlockingIOError as e:
+            file.close()
+            raise IoFailure(f"{printable(path)} is locked: another writer is at work") from e
+        except BaseException:
+            file.close()
+            raise
+        file.close()

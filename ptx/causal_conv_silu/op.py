@@ -1,0 +1,37 @@
+"""causal_conv_silu: y[t,c] = silu(sum_i w[c,i] column[t-W+1+i,c]), i = 0 .. W-1
+
+where silu(x) = x / (1 + exp(-x)) and the columns of sequence s are the W-1 raw ones, oldest first,
+of state[state_in[s]], then its rows of u: starts[s] .. starts[s+1]-1. Afterwards
+state[state_out[s]] is the last W-1 of these columns, old ones among them when the rows are fewer.
+
+shapes    u, y f32 [T, C]; w f32 [C, W]; starts i32 [S+1]; state_in, state_out i32 [S];
+          state f32 [P, W-1, C]
+domain    starts rises strictly from 0 to T; slots in 0 .. P-1; no state_out[s] is the state_in or
+          state_out of another sequence (it may be its own state_in); W >= 2; T, C, P >= 1
+effects   writes all of y, and the slots of state named by state_out, no others; no overlap
+rounding  float32 arithmetic; the order of the sum is free and the same for every row; state
+          holds bits of u
+"""
+
+from ptx.op import Op, Param, buf
+
+OP = Op(
+    name="causal_conv_silu",
+    params=(
+        buf("u", "f32", "T C"),
+        buf("w", "f32", "C W"),
+        buf("starts", "i32", "S+1"),
+        buf("state_in", "i32", "S"),
+        buf("state_out", "i32", "S"),
+        buf("state", "f32", "P W-1 C", out=True),
+        buf("y", "f32", "T C", out=True),
+        Param("C", "u32"),
+        Param("W", "u32"),
+        Param("S", "u32"),
+    ),
+    tolerance="f32_elementwise",
+    requires={
+        "one more cell in starts than sequences": lambda dims: dims["S+1"] == dims["S"] + 1,
+        "one column fewer in state than taps in w": lambda dims: dims["W-1"] == dims["W"] - 1,
+    },
+)

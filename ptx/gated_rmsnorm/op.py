@@ -1,0 +1,26 @@
+"""gated_rmsnorm: y[t,j,d] = o[t,j,d] / sqrt(mean_d(o[t,j,:]^2) + eps) * w[d] * silu(z[t,j,d])
+
+where silu(x) = x / (1 + exp(-x)); the weight is used as it is, and the gate is not normalised.
+
+shapes    o, z, y f32 [T, Nv, Dv]; w f32 [Dv]
+domain    all finite; eps > 0; T, Nv, Dv >= 1
+effects   writes all of y; y may be o or z, and overlaps none in part
+rounding  float32 arithmetic; the order of the sum is free and does not depend on T; a result
+          below the smallest normal may be zero
+"""
+
+from ptx.op import Op, Param, buf
+
+OP = Op(
+    name="gated_rmsnorm",
+    params=(
+        buf("o", "f32", "T Nv Dv"),
+        buf("z", "f32", "T Nv Dv"),
+        buf("w", "f32", "Dv"),
+        buf("y", "f32", "T Nv Dv", out=True),
+        Param("Nv", "u32"),
+        Param("Dv", "u32"),
+        Param("eps", "f32"),
+    ),
+    tolerance="f32_reduction",
+)

@@ -1,0 +1,104 @@
+"""Owns weights that come from counters instead of files, and writing them as a checkpoint.
+
+Every value is a function of tensor name, seed and flat index, so any block of rows can be made
+alone: a checkpoint of full width is written in bounded memory. The generator uses integers and
+exactly rounded float operations only, hence the same bits everywhere.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reference.config import Config
+from reference.errors import OracleError
+
+Array = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
+
+FNV_OFFSET, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+MASK = (1 << 64) - 1
+
+
+def fnv1a(name: str) -> int:
+    """FNV-1a of the name's UTF-8 bytes, 64 bits."""
+    value = FNV_OFFSET
+    for byte in name.encode():
+        value = ((value ^ byte) * FNV_PRIME) & MASK
+    return value
+
+
+def uniform(stream: int, start: int, count: int) -> Array:
+    """Values start..start+count of a 64-bit stream: float64 [count] in [-1, 1)."""
+    index = np.arange(start, start + count, dtype=np.uint64)
+    z: Words = index * np.uint64(GOLDEN) + np.uint64(stream)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
+    z ^= z >> np.uint64(31)
+    return 2.0 * ((z >> np.uint64(11)).astype(np.float64) * 2.0**-53) - 1.0
+
+
+class CountedWeights:
+    """A source of weights (`reference.weights.Weights`) for a configuration.
+
+    seed None: the deterministic weights with published golden values. Otherwise random weights that
+    keep the network lively; norms are then spread like N(0, 0.2^2) instead of evenly.
+    """
+
+    def __init__(self, config: Config, seed: int | None, mtp: bool = True) -> None:
+        """seed: 0 or more, or None; mtp: whether the MTP tensors exist."""
+        if seed is not None and seed < 0:
+            raise OracleError(f"seed {seed} is negative")
+        self._shapes, self._seed = config.tensors(mtp), seed
+
+    def names(self) -> list[str]:
+        """All tensor names, in checkpoint order."""
+        return list(self._shapes)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor; OracleError when there is none of that name."""
+        if name not in self._shapes:
+            raise OracleError(f"no tensor {name!r} among {len(self._shapes)}")
+        return self._shapes[name]
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Rows start..stop of a tensor, float64."""
+        shape = self.shape(name)
+        width = int(np.prod(shape[1:], dtype=np.int64))
+        first, count = start * width, (stop - start) * width
+        return self._values(name, shape, first, count).reshape(stop - start, *shape[1:])
+
+    def _values(self, name: str, shape: tuple[int, ...], start: int, count: int) -> Array:
+        if name.endswith("A_log"):
+            return -1.5 + 2.5 * self._uniform(name, start, count)
+        if name.endswith("dt_bias"):
+            return 0.5 + self._uniform(name, start, count)
+        if name.endswith("linear_attn.norm.weight"):
+            return 1.0 + 0.2 * self._spread(name, start, count)
+        if "norm" in name:
+            return 0.2 * self._spread(name, start, count)
+        if name.endswith("embed_tokens.weight"):
+            return self._uniform(name, start, count)
+        return self._uniform(name, start, count) * np.sqrt(3.0 / shape[-1])
+
+    def _uniform(self, name: str, start: int, count: int, part: str = "") -> Array:
+        key = name if self._seed is None else f"{self._seed}{part}:{name}"
+        return uniform(fnv1a(key), start, count)
+
+    def _spread(self, name: str, start: int, count: int) -> Array:
+        if self._seed is None:
+            return self._uniform(name, start, count)
+        # Three uniforms in [-1, 1) add up to variance 1: near enough to a normal, and exact.
+        parts = [self._uniform(name, start, count, part) for part in "abc"]
+        return parts[0] + parts[1] + parts[2]
+
+
+def deterministic(config: Config, mtp: bool = True) -> CountedWeights:
+    """The deterministic weights, whose tiny configuration has published golden values."""
+    return CountedWeights(config, None, mtp)
+
+
+def lively(config: Config, seed: int, mtp: bool = True) -> CountedWeights:
+    """Random weights with variance 1/fan-in and a spread of fast and slow decays."""
+    return CountedWeights(config, seed, mtp)
