@@ -27,13 +27,14 @@ class MemoryPlan:
         return self.weights_bytes + self.state_bytes + self.scratch_bytes
 
 
-def plan_memory(plan: ModelPlan, n_pages: int, max_rows: int) -> MemoryPlan:
-    """What a model of this plan needs with that many KV pages and chunks of `max_rows` rows."""
-    dims = plan.dims
+def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int, max_rows: int) -> MemoryPlan:
+    """What a model needs with so many KV pages, recurrent state slots and rows in a chunk."""
     weights = sum(F32_BYTES * _product(weight.shape) for weight in plan.weights.values())
-    row_bytes = 2 * dims.n_layers * dims.n_kv_heads * dims.d_head * F32_BYTES
+    row_bytes = 2 * len(plan.kv.layers) * plan.kv.n_heads * plan.kv.d_head * F32_BYTES
     scratch = max_rows * F32_BYTES * sum(_product(c) for c in plan.schedule.buffers.values())
-    return MemoryPlan(weights, n_pages * PAGE_TOKENS * row_bytes, scratch)
+    slot_bytes = F32_BYTES * sum(_product(shape) for shape in plan.states.values())
+    state = n_pages * PAGE_TOKENS * row_bytes + n_slots * slot_bytes
+    return MemoryPlan(weights, state, scratch)
 
 
 def check_fits(needs: MemoryPlan, device: Device) -> None:

@@ -24,7 +24,7 @@ DEVICE_NAMES = {"host": "CPU"}
 
 def decode(model: Model, n_prompt_tokens: int, n_decode_tokens: int) -> dict[str, float]:
     """Prefill and decode of pseudo-random ids: tokens/s and the median step in ms."""
-    n_vocab = model.plan.dims.n_vocab
+    n_vocab = model.plan.n_vocab
     prompt = [(17 + 7919 * i) % n_vocab for i in range(n_prompt_tokens)]
     session = model.create_session()
     started = time.perf_counter()

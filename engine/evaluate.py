@@ -45,6 +45,7 @@ class Evaluation:
             session = work.session
             session.cells.length = session.position + len(work.tokens)
             session.position = session.cells.length
+            session.state.advance(session.position)
             session.history.extend(work.tokens[:n_seen])
             session.last_row = rows[-1].copy() if len(rows) else None
 
@@ -70,7 +71,7 @@ def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
     no session has moved then, and one whose logits were not finite needs a reset.
     """
     for work in works:
-        check_tokens(work.tokens, model.plan.dims.n_vocab)
+        check_tokens(work.tokens, model.plan.n_vocab)
         if work.rows == "all" and len(work.tokens) > model.program.max_rows:
             raise InvalidArgument(
                 f"verify: {len(work.tokens)} tokens, at most {model.program.max_rows} in one call"
@@ -112,10 +113,15 @@ def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
 
 
 def _check_cells(session: Session) -> None:
-    """A position without cells cannot run."""
+    """A position without cells, or with a recurrent state of another one, cannot run."""
     if session.cells.length < session.position:
         raise RuntimeFailure(
             f"forward: position {session.position} has KV for {session.cells.length} tokens only"
+        )
+    if session.state.exists and session.state.n_tokens != session.position:
+        raise RuntimeFailure(
+            f"forward: position {session.position} has a recurrent state of "
+            f"{session.state.n_tokens} tokens"
         )
 
 
@@ -134,17 +140,39 @@ def _run(model: Model, works: Sequence[Work]) -> list[npt.NDArray[np.float32]]:
         for w, table in zip(works, tables, strict=True)
     ])
     logits: list[list[npt.NDArray[np.float32]]] = [[] for _ in works]
+    begun: set[int] = set()
     for start in range(0, len(ids), model.program.max_rows):
         part = slice(start, start + model.program.max_rows)
         chosen = np.flatnonzero(wants[part])
-        out = model.program.run(
-            Chunk(ids[part], positions[part], slots[part], owner[part], tables, chosen)
-        )
+        out = model.program.run(Chunk(
+            ids[part], positions[part], slots[part], owner[part], tables,
+            *_sequences(works, owner[part], begun), chosen,
+        ))
         for row, index in zip(out, chosen, strict=True):
             logits[owner[part][index]].append(row)
-    n_vocab = model.plan.dims.n_vocab
-    empty = np.zeros((0, n_vocab), np.float32)
+    empty = np.zeros((0, model.plan.n_vocab), np.float32)
     return [np.stack(rows) if rows else empty for rows in logits]
+
+
+def _sequences(
+    works: Sequence[Work], owner: npt.NDArray[np.int32], begun: set[int]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Row starts and state slots of the sequences in a chunk.
+
+    A sequence's first chunk reads its live slot; later ones go on in the slot they write.
+    """
+    present, first = np.unique(owner, return_index=True)
+    states = [works[index].session.state for index in present]
+    state_in = [
+        state.spare if index in begun else state.live
+        for index, state in zip(present, states, strict=True)
+    ]
+    begun.update(int(index) for index in present)
+    return (
+        np.append(first, len(owner)).astype(np.int32),
+        np.asarray(state_in, np.int32),
+        np.asarray([state.spare for state in states], np.int32),
+    )
 
 
 def _wanted(work: Work) -> npt.NDArray[np.bool_]:

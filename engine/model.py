@@ -17,6 +17,7 @@ from engine.kv_cache import PAGE_TOKENS, KvPool, KvSequence, pages_for
 from engine.options import RuntimeOptions
 from engine.program import MAX_ROWS, Program
 from engine.records import ModelPlan
+from engine.recurrent import slots_for
 from engine.sampling import SamplingConfig
 from engine.session import Session, finish_step, sampling_kept
 from ptx.device import Device
@@ -39,7 +40,7 @@ class Model:
         device: Device,
         progress: Callable[[float], None] = _no_progress,
     ) -> None:
-        options.check_layers(plan.dims.n_layers)
+        options.check_layers(plan.n_layers)
         self.plan = plan
         self.options = options
         self.lock = threading.RLock()
@@ -47,8 +48,9 @@ class Model:
         self.prefixes: dict[int, KvSequence] = {}
         self._lanes: list[Session | None] = [None] * options.n_lanes
         n_pages = pages_for(options.n_context)
-        check_fits(plan_memory(plan, n_pages, MAX_ROWS), device)
-        self.program = Program(device, plan, n_pages * PAGE_TOKENS, progress)
+        n_slots = slots_for(options.n_lanes)
+        check_fits(plan_memory(plan, n_pages, n_slots, MAX_ROWS), device)
+        self.program = Program(device, plan, n_pages * PAGE_TOKENS, n_slots, progress)
         # Not a method of ours: without a reference cycle a closed model's memory goes at once.
         self.pool = KvPool(options.n_context, self.program.copy_page)
 

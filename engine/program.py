@@ -6,7 +6,7 @@ source only when its turn comes. It must not know sessions or positions beyond w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ MAX_ROWS = 512
 # Attention's table grows in these steps, so that few shapes are ever seen.
 TABLE_STEP = 512
 INDEX_INPUTS = ("ids", "positions", "slots", "seq_of_token", "rows")
+SEQUENCE_INPUTS = ("starts", "state_in", "state_out")
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
@@ -30,13 +31,17 @@ F32 = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class Chunk:
     """One pass: per-row ids, positions, cache rows and sequence, the sequences' cell tables, and
-    which rows want logits."""
+    which rows want logits. `starts`, `state_in` and `state_out` list the sequences that have rows
+    here, with the slots of their recurrent state."""
 
     ids: I32
     positions: I32
     slots: I32
     owner: I32
     tables: Sequence[I32]
+    starts: I32
+    state_in: I32
+    state_out: I32
     rows: npt.NDArray[np.intp]
 
 
@@ -44,18 +49,26 @@ class Program:
     """A model's schedule with its weights, KV rows and scratch on one device."""
 
     def __init__(
-        self, device: Device, plan: ModelPlan, n_cells: int, progress: Callable[[float], None]
+        self,
+        device: Device,
+        plan: ModelPlan,
+        n_cells: int,
+        n_slots: int,
+        progress: Callable[[float], None],
     ) -> None:
         self.max_rows = MAX_ROWS
         self._device = device
         self._schedule = plan.schedule
-        dims = plan.dims
-        rows = (n_cells, dims.n_kv_heads, dims.d_head)
+        self._n_vocab = plan.n_vocab
+        rows = (n_cells, plan.kv.n_heads, plan.kv.d_head)
         try:
-            self._kv = [
-                (self._new(rows, f"k_cache.{i}"), self._new(rows, f"v_cache.{i}"))
-                for i in range(dims.n_layers)
-            ]
+            self._kv = {
+                layer: (self._new(rows, f"k_cache.{layer}"), self._new(rows, f"v_cache.{layer}"))
+                for layer in plan.kv.layers
+            }
+            self.states = {
+                name: self._new((n_slots, *shape), name) for name, shape in plan.states.items()
+            }
             self._scratch = {
                 name: self._new((MAX_ROWS, *columns), name)
                 for name, columns in plan.schedule.buffers.items()
@@ -82,7 +95,8 @@ class Program:
         for name, value in plan.schedule.constants.items():
             fixed[name] = self._device.allocate(value.shape, "f64", name)
             self._device.upload(fixed[name], value)
-        for layer, (k_rows, v_rows) in enumerate(self._kv):
+        fixed.update(self.states)
+        for layer, (k_rows, v_rows) in self._kv.items():
             fixed[f"k_cache.{layer}"] = k_rows
             fixed[f"v_cache.{layer}"] = v_rows
         return fixed
@@ -99,6 +113,9 @@ class Program:
         for name, scratch in self._scratch.items():
             buffers[name] = scratch[:n_rows]
         buffers["table"] = self._table(chunk)
+        if self.states:
+            for name in SEQUENCE_INPUTS:
+                buffers[name] = self._sequence_input(name, getattr(chunk, name))
         self._launch(self._schedule.embed, buffers)
         for layer in self._schedule.layers:
             self._launch(layer, buffers)
@@ -113,7 +130,8 @@ class Program:
         buffers["rows"] = self._index["rows"][:n_wanted]
         self._device.upload(buffers["rows"], chunk.rows.astype(np.int32))
         self._launch(self._schedule.head, buffers)
-        return self._device.download(buffers["logits"])
+        logits = self._device.download(buffers["logits"])
+        return logits[:, : self._n_vocab]
 
     def _launch(self, steps: Sequence[Step], buffers: dict[str, Any]) -> None:
         for step in steps:
@@ -134,11 +152,25 @@ class Program:
         self._device.upload(buffer, table)
         return buffer
 
-    # Cache rows, for pages that move
+    def _sequence_input(self, name: str, values: I32) -> Buffer:
+        buffer = self._device.allocate(values.shape, "i32", name)
+        self._device.upload(buffer, values)
+        return buffer
+
+    # Recurrent state and cache rows that move
+
+    def read_slot(self, slot: int) -> dict[str, F32]:
+        """A copy of one slot of every recurrent state array."""
+        return {name: self._device.download(state[slot]) for name, state in self.states.items()}
+
+    def write_slot(self, slot: int, arrays: Mapping[str, F32]) -> None:
+        """Store one slot of every recurrent state array."""
+        for name, state in self.states.items():
+            self._device.upload(state[slot], arrays[name])
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy one page's K and V rows in every layer."""
-        for rows in self._kv:
+        for rows in self._kv.values():
             for cache in rows:
                 self._device.copy(cache[_page(source)], cache[_page(target)])
 

@@ -1,4 +1,4 @@
-"""Owns the records that T3 hands down to open a model: dims, steps, weights and text parts.
+"""Owns the records that T3 hands down to open a model: shapes, steps, weights and text parts.
 
 Values only: nothing here runs, and nothing here knows which model it describes.
 """
@@ -14,19 +14,12 @@ from ptx.op import Op
 
 
 @dataclass(frozen=True)
-class Dims:
-    """A decoder's numbers; every one of them fixed by the package, none guessed."""
+class KvShape:
+    """What a token leaves in the KV cache: K and V rows of `n_heads` x `d_head` in each layer."""
 
-    n_layers: int
-    d_model: int
-    d_ff: int
+    layers: tuple[int, ...]
     n_heads: int
-    n_kv_heads: int
     d_head: int
-    n_vocab: int
-    n_context: int
-    norm_eps: float
-    rope_theta: float
 
 
 @dataclass(frozen=True)
@@ -65,13 +58,20 @@ class Weight:
 class ModelPlan:
     """Everything that opening one exact model needs, as T3 resolved it.
 
+    `n_vocab` counts the ids that exist; logits of padding rows behind them are cut off. `states`
+    names the recurrent state arrays and gives the shape of one sequence's share; float32.
     `model_id` and `weights_id` are the identity that state exports carry; `display_path` is the
     artifact's printable name for events and messages.
     """
 
     model_id: str
     weights_id: str
-    dims: Dims
+    n_layers: int
+    n_vocab: int
+    n_context: int
+    d_model: int
+    kv: KvShape
+    states: Mapping[str, tuple[int, ...]]
     schedule: Schedule
     weights: Mapping[str, Weight]
     tokenizer: Tokenizer

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Evaluation, Work, evaluate
+from engine.recurrent import RecurrentState
+from engine.rollback import Checkpoints
 from engine.sampling import (
     Sampler,
     SamplingConfig,
@@ -52,14 +54,17 @@ class Session:
         self.model = model
         self.lane = lane
         self.cells = model.pool.sequence(lane / model.options.n_lanes)
+        self.state = RecurrentState(model.program, lane)
         self.closed = False
         self._start()
 
     def _start(self) -> None:
         self.position = 0
+        self.state.clear()
+        self.checkpoints = Checkpoints()
         self.history: list[int] = []
         self.signals: list[TokenSignal] = []
-        self.sampling = SessionSampling(self.model.plan.dims.n_vocab)
+        self.sampling = SessionSampling(self.model.plan.n_vocab)
         self.chat: ChatSampling | None = None
         self.needs_reset = False
         self.last_row: Row | None = None
@@ -85,10 +90,10 @@ class Session:
     def verify(self, tokens: Sequence[int]) -> list[int]:
         """Evaluate all tokens and return the greedy next token after each; position += count."""
         with self.model.running(self):
-            evaluation = evaluate(self.model, [Work(self, tokens, "all")])
+            evaluation = self._evaluate_window(tokens)
             with evaluation.guarded():
                 chosen = [int(token) for token in greedy_tokens(evaluation.rows[0])]
-            evaluation.commit()
+            self._commit_window(evaluation, tokens, len(tokens))
             return chosen
 
     def verify_sampled(self, tokens: Sequence[int], config: SamplingConfig | None) -> list[int]:
@@ -101,7 +106,7 @@ class Session:
         with self.model.running(self), sampling_kept([self]):
             stops_early = self.chat is not None or self.sampling.has_chain
             self.sampler_for(config)
-            evaluation = evaluate(self.model, [Work(self, tokens, "all")])
+            evaluation = self._evaluate_window(tokens)
             chosen: list[int] = []
             with evaluation.guarded():
                 for index, row in enumerate(evaluation.rows[0]):
@@ -110,8 +115,19 @@ class Session:
                     following = tokens[index + 1 : index + 2]
                     if stops_early and following and chosen[-1] != following[0]:
                         break
-            evaluation.commit(n_seen=len(chosen))
+            self._commit_window(evaluation, tokens, len(chosen))
             return chosen
+
+    def _evaluate_window(self, tokens: Sequence[int]) -> Evaluation:
+        if self.state.exists:
+            self.checkpoints.check_room()
+        return evaluate(self.model, [Work(self, tokens, "all")])
+
+    def _commit_window(self, evaluation: Evaluation, tokens: Sequence[int], n_seen: int) -> None:
+        """Advance by the window; a recurrent state is kept as it was before, to come back to."""
+        if self.state.exists:
+            self.checkpoints.keep(self.state.snapshot(), tokens)
+        evaluation.commit(n_seen)
 
     def sample_current(self, config: SamplingConfig | None) -> int:
         """Choose from the logits of the last evaluated token without advancing."""
@@ -135,7 +151,7 @@ class Session:
         `seed`, 0 .. 2^64 - 1, stands in for the config's 32-bit one.
         """
         with self.model.locked(self):
-            n_vocab = self.model.plan.dims.n_vocab
+            n_vocab = self.model.plan.n_vocab
             self.chat = ChatSampling(config, n_vocab, n_prompt_tokens, seed)
 
     def forget_chat(self) -> None:
@@ -164,30 +180,16 @@ class Session:
             if position < 0:
                 raise InvalidArgument(f"set_position: position {position} is negative")
             if position < len(self.history):
-                self._shorten(position)
+                del self.history[position:]
+                del self.signals[position:]
+                self.shortened()
             self.position = position
             self.last_row = None
+            self.checkpoints.clear()
 
-    def trim(self, n_tokens: int) -> None:
-        """Keep the first `n_tokens` tokens; raises InvalidArgument beyond the position."""
-        with self.model.running(self):
-            if n_tokens > self.position:
-                raise InvalidArgument(
-                    f"trim: {n_tokens} tokens wanted, position is {self.position}"
-                )
-            if n_tokens < self.cells.length:
-                self.model.pool.truncate(self.cells, n_tokens)
-            if n_tokens < len(self.history):
-                self._shorten(n_tokens)
-            if n_tokens < self.position:
-                self.last_row = None
-            self.position = n_tokens
-            del self.signals[n_tokens:]
-
-    def _shorten(self, n_tokens: int) -> None:
-        del self.history[n_tokens:]
-        del self.signals[n_tokens:]
-        self.sampling.rewind(n_tokens)
+    def shortened(self) -> None:
+        """The history lost its tail: samplers follow, and chat sampling ends."""
+        self.sampling.rewind(len(self.history))
         self.chat = None
 
     def adopt(self, tokens: Sequence[int]) -> None:
@@ -196,6 +198,7 @@ class Session:
         self.history = list(tokens)
         self.signals = []
         self.last_row = None
+        self.checkpoints.clear()
 
     # Signals
 

@@ -60,14 +60,10 @@ class Span:
     token_start: int
     token_count: int
 
-    @property
-    def n_layers(self) -> int:
-        return self.layer_end - self.layer_start
-
 
 def span_bytes(model: Model, span: Span) -> int:
     """Bytes of header and rows of a span."""
-    return HEADER.size + 2 * span.n_layers * span.token_count * _row_bytes(model)
+    return HEADER.size + 2 * len(_layers(model, span)) * span.token_count * _row_bytes(model)
 
 
 def describe(model: Model, span: Span) -> PageDesc:
@@ -75,7 +71,7 @@ def describe(model: Model, span: Span) -> PageDesc:
     row_bytes = _row_bytes(model)
     return PageDesc(
         layer_start=span.layer_start, layer_end=span.layer_end,
-        token_start=span.token_start, token_count=span.token_count, layer_count=span.n_layers,
+        token_start=span.token_start, token_count=span.token_count, layer_count=len(_layers(model, span)),
         k_type=GGML_TYPE_F32, v_type=GGML_TYPE_F32, k_row_bytes=row_bytes, v_row_bytes=row_bytes,
         v_element_bytes=ELEMENT_BYTES, payload_bytes=span_bytes(model, span), flags=0,
     )
@@ -87,7 +83,7 @@ def encode(session: Session, span: Span, kind: int) -> bytearray:
     out = bytearray(span_bytes(model, span))
     rows = _rows_view(out, model, span)
     cells = _cells_of(session, span)
-    for index, layer in enumerate(range(span.layer_start, span.layer_end)):
+    for index, layer in enumerate(_layers(model, span)):
         for which in range(2):
             rows[which, index] = model.program.read_rows(layer, which, cells)
     HEADER.pack_into(
@@ -122,9 +118,9 @@ def check(
     for name, (found, wanted) in expected.items():
         if found != wanted:
             raise RuntimeFailure(f"state: {name} is {found!r}, expected {wanted!r}")
-    if not 0 <= layer_start < layer_end <= model.plan.dims.n_layers:
+    if not 0 <= layer_start < layer_end <= model.plan.n_layers:
         raise RuntimeFailure(
-            f"state: layers {layer_start}..{layer_end} of {model.plan.dims.n_layers}"
+            f"state: layers {layer_start}..{layer_end} of {model.plan.n_layers}"
         )
     if token_count == 0:
         raise RuntimeFailure("state: 0 tokens, at least 1 needed")
@@ -143,7 +139,7 @@ def store(session: Session, span: Span, data: bytearray) -> None:
     """Write checked rows into the session's cells, which exist already."""
     rows = _rows_view(data, session.model, span)
     cells = _cells_of(session, span)
-    for index, layer in enumerate(range(span.layer_start, span.layer_end)):
+    for index, layer in enumerate(_layers(session.model, span)):
         for which in range(2):
             session.model.program.write_rows(layer, which, cells, rows[which, index])
 
@@ -162,8 +158,13 @@ def check_page(model: Model, page: PageDesc, data: bytearray) -> Span:
     return span
 
 
+def _layers(model: Model, span: Span) -> list[int]:
+    """The layers of a span that have KV rows."""
+    return [layer for layer in model.plan.kv.layers if span.layer_start <= layer < span.layer_end]
+
+
 def _row_bytes(model: Model) -> int:
-    return model.plan.dims.n_kv_heads * model.plan.dims.d_head * ELEMENT_BYTES
+    return model.plan.kv.n_heads * model.plan.kv.d_head * ELEMENT_BYTES
 
 
 def _digest(data: bytearray) -> bytes:
@@ -176,8 +177,8 @@ def _digest(data: bytearray) -> bytes:
 
 def _rows_view(data: bytearray, model: Model, span: Span) -> npt.NDArray[np.float32]:
     """The rows inside the bytes: float32 [2, layers, tokens, G, E]."""
-    dims = model.plan.dims
-    shape = (2, span.n_layers, span.token_count, dims.n_kv_heads, dims.d_head)
+    kv = model.plan.kv
+    shape = (2, len(_layers(model, span)), span.token_count, kv.n_heads, kv.d_head)
     return np.frombuffer(data, np.float32, offset=HEADER.size).reshape(shape)
 
 

@@ -41,7 +41,7 @@ def import_state(session: Session, data: bytearray) -> None:
         if not data:
             return
         span = state_codec.check(model, data, KIND_STATE, InvalidArgument)
-        if span != Span(0, model.plan.dims.n_layers, 0, span.token_count):
+        if span != Span(0, model.plan.n_layers, 0, span.token_count):
             raise RuntimeFailure(
                 f"state: covers layers {span.layer_start}..{span.layer_end} from token "
                 f"{span.token_start}, the whole sequence is needed"
@@ -52,7 +52,7 @@ def import_state(session: Session, data: bytearray) -> None:
 
 
 def _whole(session: Session) -> Span:
-    return Span(0, session.model.plan.dims.n_layers, 0, session.cells.length)
+    return Span(0, session.model.plan.n_layers, 0, session.cells.length)
 
 
 # KV pages
@@ -63,7 +63,7 @@ def describe_page(
 ) -> PageDesc:
     """Descriptor of a page over tokens that must all be present; RuntimeFailure otherwise."""
     with session.model.locked(session):
-        n_layers = session.model.plan.dims.n_layers
+        n_layers = session.model.plan.n_layers
         if not 0 <= layer_start < layer_end <= n_layers:
             raise RuntimeFailure(f"KV page: layers {layer_start}..{layer_end} of {n_layers}")
         if token_count == 0 or token_start + token_count > session.cells.length:
@@ -131,7 +131,7 @@ def restore_prefix(session: Session, sequence_id: int, tokens: Sequence[int]) ->
     with model.locked(session):
         _check_id(model.options.n_lanes, sequence_id)
         if tokens:
-            check_tokens(tokens, model.plan.dims.n_vocab)
+            check_tokens(tokens, model.plan.n_vocab)
         prefix = model.prefixes.get(sequence_id)
         n_saved = prefix.length if prefix else 0
         if len(tokens) > n_saved:

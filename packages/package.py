@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.artifacts.gguf import GgufFile
-from engine.records import Dims, Schedule, Weight
+from engine.artifacts.mspec import MspecFile
+from engine.records import ModelPlan
+
+Container = GgufFile | MspecFile
 
 
 @dataclass(frozen=True)
@@ -29,28 +32,40 @@ class Identity:
 
 @dataclass(frozen=True)
 class Artifact:
-    """One served artifact: SHA-256 of the whole file (None for one known by content only) and
-    of its content (`engine/artifacts/content_digest.py`), with the dims it must have."""
+    """One served artifact of a package, and the dims it must have.
+
+    `content_sha256` identifies the weights however they are packed: the content digest of a GGUF
+    (`engine/artifacts/content_digest.py`), the weights id of a .mspec. `file_sha256` is the digest
+    of the whole file where one file is known.
+    """
 
     identity: Identity
     package: Package
-    dims: Dims
+    dims: Any
     file_sha256: str | None
     content_sha256: str
+
+    def plan(self, source: Container) -> ModelPlan:
+        """What T1 needs to run this artifact from its open container; ModelError if it is not."""
+        return self.package.plan(source, self)
 
 
 @dataclass(frozen=True)
 class Package:
-    """One exact model's code: `bind` names and checks its tensors, `schedule` orders its ops."""
+    """One exact model's code and tables.
+
+    `container` says what its artifacts are, "gguf" or "mspec"; `architecture` is the GGUF key that
+    tells a foreign file without hashing it. `dims` has the model's numbers under "" and a twin's
+    under its name.
+    """
 
     key: str
     model_id: str
-    architecture: str
-    dims: Mapping[str, Dims]
+    container: str
+    architecture: str | None
+    dims: Mapping[str, Any]
     artifacts: tuple[Mapping[str, Any], ...]
-    bind: Callable[[GgufFile, Dims], Mapping[str, Weight]]
-    schedule: Callable[[Dims], Schedule]
-    read_dims: Callable[[GgufFile], Dims]
+    plan: Callable[[Any, Artifact], ModelPlan]
 
     def served(self) -> list[Artifact]:
         """The artifacts of the package's own table."""
@@ -67,22 +82,17 @@ class Package:
 
 
 def read_package(
-    folder: Path,
-    bind: Callable[[GgufFile, Dims], Mapping[str, Weight]],
-    schedule: Callable[[Dims], Schedule],
-    read_dims: Callable[[GgufFile], Dims],
+    folder: Path, dims_type: type[Any], plan: Callable[[Any, Artifact], ModelPlan]
 ) -> Package:
-    """The package of a folder: its `package.toml` and its three functions."""
+    """The package of a folder: the tables of its `package.toml`, and its plan function."""
     table = tomllib.loads((folder / "package.toml").read_text())
-    dims = {"": _dims(table["dims"])}
-    for name, changed in table.get("twin", {}).items():
-        dims[name] = _dims({**table["dims"], **changed})
+    names = [field.name for field in fields(dims_type)]
+    dims = {}
+    for twin, changed in {"": {}, **table.get("twin", {})}.items():
+        values = {**table["dims"], **changed}
+        dims[twin] = dims_type(**{name: values[name] for name in names})
     return Package(
-        key=folder.name, model_id=table["model_id"], architecture=table["architecture"],
-        dims=dims, artifacts=tuple(table["artifact"]), bind=bind, schedule=schedule,
-        read_dims=read_dims,
+        key=folder.name, model_id=table["model_id"], container=table["container"],
+        architecture=table.get("architecture"), dims=dims,
+        artifacts=tuple(table.get("artifact", ())), plan=plan,
     )
-
-
-def _dims(table: Mapping[str, Any]) -> Dims:
-    return Dims(**{field.name: table[field.name] for field in fields(Dims)})

@@ -12,14 +12,15 @@ import tomllib
 from pathlib import Path
 
 from engine.artifacts.content_digest import content_digest
-from engine.artifacts.gguf import GgufFile, open_gguf
+from engine.artifacts.gguf import open_gguf
+from engine.artifacts.mapped_file import MappedFile
+from engine.artifacts.mspec import MspecFile, open_mspec
+from engine.artifacts.mspec_format import MAGIC
 from engine.artifacts.slices import open_parts
-from engine.chat.template import ChatTemplate
-from engine.errors import InvalidArgument, ModelError, Unsupported
+from engine.errors import InvalidArgument, Unsupported
 from engine.records import ModelPlan
-from engine.tokenizer import Tokenizer
 from packages import KNOWN
-from packages.package import Artifact, Identity, Package
+from packages.package import Artifact, Container, Identity, Package
 
 SERVES_VARIABLE = "MESH_SPECIALIZE_SERVES"
 
@@ -56,64 +57,45 @@ def open_plan(paths: list[bytes]) -> ModelPlan:
     ModelError for files that are no model; Unsupported, naming the requested and the served
     identities, for a model that is not one of ours.
     """
-    file = open_gguf(paths[0]) if len(paths) == 1 else open_parts(paths)
-    artifact = _match(file)
-    stated = artifact.package.read_dims(file)
-    if stated != artifact.dims:
-        raise ModelError(f"{file.shown}: states {stated}, its package has {artifact.dims}")
-    tokenizer = _tokenizer(file, artifact.dims.n_vocab)
-    return ModelPlan(
-        model_id=artifact.identity.model_id,
-        weights_id=artifact.content_sha256,
-        dims=artifact.dims,
-        schedule=artifact.package.schedule(artifact.dims),
-        weights=artifact.package.bind(file, artifact.dims),
-        tokenizer=tokenizer,
-        chat_template=_chat_template(file, tokenizer),
-        display_path=file.shown,
-    )
+    source = _open(paths)
+    return _match(source).plan(source)
 
 
-def _match(file: GgufFile) -> Artifact:
+def _open(paths: list[bytes]) -> Container:
+    if len(paths) == 1 and is_mspec(paths[0]):
+        return open_mspec(paths[0])
+    return open_gguf(paths[0]) if len(paths) == 1 else open_parts(paths)
+
+
+def is_mspec(path: bytes) -> bool:
+    """Whether a file begins as a .mspec does; ModelError when it cannot be read."""
+    file = MappedFile(path)
+    try:
+        return bytes(file.view[: len(MAGIC)]) == MAGIC
+    finally:
+        file.close()
+
+
+def _match(source: Container) -> Artifact:
     artifacts = served_artifacts()
-    name = str(file.get("general.name") or "unnamed")
-    architecture = file.get("general.architecture")
+    requested, digests = _identify(source, artifacts)
+    for artifact in artifacts:
+        if artifact.file_sha256 in digests or artifact.content_sha256 in digests:
+            return artifact
+    serves = ", ".join(str(artifact.identity) for artifact in artifacts)
+    raise Unsupported(f"model not served: requested {requested}; serves [{serves}]")
+
+
+def _identify(source: Container, artifacts: list[Artifact]) -> tuple[Identity, set[str]]:
+    """Who an artifact is, and every digest that it may be known by."""
+    if isinstance(source, MspecFile):
+        weights_id = source.identity.weights_id
+        return Identity(source.identity.model_id, f"sha256:{weights_id}"), {weights_id}
+    name = str(source.get("general.name") or "unnamed")
+    architecture = source.get("general.architecture")
     if architecture not in {artifact.package.architecture for artifact in artifacts}:
         # Said without hashing: a large foreign model is refused at once.
-        requested = Identity(f"{name} ({architecture})", "not computed")
-        raise Unsupported(_not_served(requested, artifacts))
-    file_sha256 = file.sha256()
-    for artifact in artifacts:
-        if artifact.file_sha256 == file_sha256:
-            return artifact
-    content = content_digest(file)
-    for artifact in artifacts:
-        if artifact.content_sha256 == content:
-            return artifact
-    requested = Identity(name, f"sha256:{file_sha256} (content sha256:{content})")
-    raise Unsupported(_not_served(requested, artifacts))
-
-
-def _not_served(requested: Identity, artifacts: list[Artifact]) -> str:
-    serves = ", ".join(str(artifact.identity) for artifact in artifacts)
-    return f"model not served: requested {requested}; serves [{serves}]"
-
-
-def _tokenizer(file: GgufFile, n_vocab: int) -> Tokenizer:
-    tokenizer = Tokenizer.from_metadata(file.get)
-    if tokenizer.n_vocab != n_vocab:
-        raise ModelError(
-            f"{file.shown}: {tokenizer.n_vocab} tokens in its vocabulary, {n_vocab} rows"
-        )
-    return tokenizer
-
-
-def _chat_template(file: GgufFile, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The file's own chat template, if it has one."""
-    source = file.get("tokenizer.chat_template")
-    if source is None:
-        return None
-    return ChatTemplate(
-        source, bos_text=tokenizer.bos_text, eos_text=tokenizer.eos_text,
-        adds_bos=tokenizer.adds_bos,
-    )
+        return Identity(f"{name} ({architecture})", "not computed"), set()
+    file_sha256, content = source.sha256(), content_digest(source)
+    shown = f"sha256:{file_sha256} (content sha256:{content})"
+    return Identity(name, shown), {file_sha256, content}

@@ -36,4 +36,5 @@ def attend(q: Array, k: Array, v: Array, rounding: Rounding = EXACT) -> tuple[Ar
     n_kv_heads, d_head = v.shape[1:]
     grouped = weights.reshape(n_tokens, n_kv_heads, -1, n_rows).transpose(1, 0, 2, 3)
     summed = grouped.reshape(n_kv_heads, -1, n_rows) @ v.transpose(1, 0, 2)
-    return summed.reshape(n_kv_heads, n_tokens, -1, d_head).transpose(1, 0, 2, 3).reshape(q.shape), s
+    summed = summed.reshape(n_kv_heads, n_tokens, -1, d_head).transpose(1, 0, 2, 3)
+    return summed.reshape(q.shape), s

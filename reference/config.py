@@ -58,7 +58,8 @@ class Config:
         if not 0 < self.d_rotary <= self.d_head or self.d_rotary % 2:
             raise OracleError(f"rotary width {self.d_rotary} is not even within 2..{self.d_head}")
         if sum(self.mrope_section) != self.d_rotary // 2:
-            raise OracleError(f"mrope_section {self.mrope_section} is not {self.d_rotary // 2} pairs")
+            pairs = self.d_rotary // 2
+            raise OracleError(f"mrope_section {self.mrope_section} does not add up to {pairs}")
         if self.n_vocab_real is not None and not 0 < self.n_vocab_real <= self.n_vocab:
             raise OracleError(f"n_vocab_real {self.n_vocab_real} is not within 1..{self.n_vocab}")
 
@@ -154,12 +155,13 @@ class Config:
             raise OracleError(f"model_type {text.get('model_type')!r}, not 'qwen3_5_text'")
         for key, want in FIXED.items():
             if text.get(key, want) != want:
-                raise OracleError(f"config.json: {key} is {text[key]!r}, only {want!r} is specified")
-        numbers = {name: _number(text, key, default=DEFAULTS.get(key)) for key, name in FIELDS.items()}
+                raise OracleError(f"config.json: {key} is {text[key]!r}, specified is {want!r}")
+        numbers = {name: _number(text, key, DEFAULTS.get(key)) for key, name in FIELDS.items()}
         config = cls(**numbers, **_rope(text, int(numbers["d_head"])))
         kinds = config.to_json(False)["layer_types"]
         if text.get("layer_types", kinds) != kinds:
-            raise OracleError(f"layer_types is not one full layer in {config.full_attention_interval}")
+            interval = config.full_attention_interval
+            raise OracleError(f"layer_types is not full attention in every layer of {interval}")
         return config
 
 

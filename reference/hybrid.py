@@ -125,7 +125,8 @@ class Hybrid:
         self, layer: int, x: Array, state: LayerState, positions: Any, tap: Tap | None = None
     ) -> tuple[Array, LayerState]:
         """Residual x [T, D] through one decoder layer -> residual [T, D] and its new state."""
-        return self._layer(f"model.layers.{layer}.", x, state, positions, {} if tap is None else tap)
+        tap = {} if tap is None else tap
+        return self._layer(f"model.layers.{layer}.", x, state, positions, tap)
 
     def finish(self, x: Array) -> tuple[Array, Array]:
         """Residual [T, D] -> hidden [T, D] after the final norm, logits [T, V]."""
@@ -167,8 +168,9 @@ class Hybrid:
         if positions is None:
             positions = kv.n_tokens + np.arange(hidden.shape[0])
         tap: Tap = {}
-        tap["embed_norm"] = self._rms("norm", self.embed(next_ids), "mtp.pre_fc_norm_embedding.weight")
-        tap["hidden_norm"] = self._rms("norm", hidden, "mtp.pre_fc_norm_hidden.weight")
+        norm = "mtp.pre_fc_norm_"
+        tap["embed_norm"] = self._rms("norm", self.embed(next_ids), norm + "embedding.weight")
+        tap["hidden_norm"] = self._rms("norm", hidden, norm + "hidden.weight")
         joined = np.concatenate([tap["embed_norm"], tap["hidden_norm"]], axis=-1)
         tap["fc"] = self._project("projection", joined, "mtp.fc.weight")
         x, after = self._layer("mtp.layers.0.", tap["fc"], kv, positions, tap)

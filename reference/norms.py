@@ -37,11 +37,12 @@ def softplus(x: Array) -> Array:
 def rms1(x: Array, w: Array, eps: float) -> Array:
     """x [..., N], w [N] -> x / rms(x) * (1 + w) over the last axis; the weight is zero-centred."""
     mean = np.mean(x * x, axis=-1, keepdims=True)
-    return x / np.sqrt(mean + eps) * (1.0 + w)
+    y: Array = x / np.sqrt(mean + eps) * (1.0 + w)
+    return y
 
 
 def gated_norm(o: Array, z: Array, w: Array, eps: float, rounding: Rounding = EXACT) -> Array:
-    """o, z [..., Dv], w [Dv] -> o / rms(o) * w * silu(z): the weight is plain, the gate comes last."""
+    """o, z [..., Dv], w [Dv] -> o / rms(o) * w * silu(z): plain weight, gate last."""
     mean = np.mean(o * o, axis=-1, keepdims=True)
     unit = rounding("gated_unit", o / np.sqrt(mean + eps))
     return rounding("gated_weighted", unit * w) * silu(z)
@@ -49,4 +50,5 @@ def gated_norm(o: Array, z: Array, w: Array, eps: float, rounding: Rounding = EX
 
 def l2(x: Array) -> Array:
     """x [..., N] -> x / sqrt(sum(x^2) + 1e-6) over the last axis."""
-    return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPS)
+    y: Array = x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPS)
+    return y

@@ -72,7 +72,7 @@ def tables(config: Config, positions: Array, rounding: Rounding = EXACT) -> tupl
 
 
 def rotate(x: Array, cosine: Array, sine: Array, rounding: Rounding = EXACT) -> Array:
-    """x [T, N, E], tables [T, R/2] -> x with components j and j + R/2 rotated, the rest as it is."""
+    """x [T, N, E], tables [T, R/2] -> x, components j and j + R/2 rotated, the rest as it is."""
     half = cosine.shape[-1]
     cosine, sine = cosine[:, None, :], sine[:, None, :]
     first, second = x[..., :half], x[..., half : 2 * half]

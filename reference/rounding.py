@@ -68,7 +68,7 @@ class Rounding:
         """OracleError for an unknown point or grid, or a point left out."""
         for point, grid in self.grids.items():
             if point not in POINTS or grid not in GRIDS:
-                raise OracleError(f"rounding {point}={grid!r}: no such point, or not one of {GRIDS}")
+                raise OracleError(f"rounding {point}={grid!r}: no such point or no grid of {GRIDS}")
         if missing := set(POINTS) - set(self.grids):
             raise OracleError(f"rounding {self.name!r} leaves out {', '.join(sorted(missing))}")
 

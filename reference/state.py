@@ -19,6 +19,7 @@ from reference.rounding import EXACT, Rounding
 
 Array = npt.NDArray[Any]
 Taps = dict[int | str, dict[str, Array]]
+KV_PARTS, DELTA_PARTS = ("k", "v"), ("n_tokens", "conv", "matrix")
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class State:
         return counts.pop()
 
     def arrays(self) -> dict[str, Array]:
-        """Dump names ("state.3.k", "state.0.conv", ...) -> arrays, the token count of GDN layers too."""
+        """Dump names ("state.3.k", "state.0.conv", ...) -> arrays, GDN token counts included."""
         found: dict[str, Array] = {}
         for index, layer in enumerate(self.layers):
-            for part in ("k", "v") if isinstance(layer, KvRows) else ("n_tokens", "conv", "matrix"):
+            for part in KV_PARTS if isinstance(layer, KvRows) else DELTA_PARTS:
                 found[f"state.{index}.{part}"] = np.asarray(getattr(layer, part))
         return found
 
@@ -73,10 +74,8 @@ class State:
         """The state that `arrays` names; OracleError for a missing part, a shape, a count."""
         layers: list[LayerState] = []
         for index in range(config.n_layers):
-            parts = {
-                part: arrays.get(f"state.{index}.{part}")
-                for part in (("k", "v") if config.is_full(index) else ("n_tokens", "conv", "matrix"))
-            }
+            names = KV_PARTS if config.is_full(index) else DELTA_PARTS
+            parts = {part: arrays.get(f"state.{index}.{part}") for part in names}
             missing = [part for part, array in parts.items() if array is None]
             if missing:
                 raise OracleError(f"layer {index}: state lacks {', '.join(missing)}")
@@ -89,7 +88,7 @@ class State:
 
 def _layer(config: Config, index: int, parts: dict[str, Array]) -> LayerState:
     if config.is_full(index):
-        want = (parts["k"].shape[:1] + (config.n_kv_heads, config.d_head),) * 2
+        want = ((*parts["k"].shape[:1], config.n_kv_heads, config.d_head),) * 2
         if (parts["k"].shape, parts["v"].shape) != want:
             raise OracleError(f"layer {index}: k {parts['k'].shape}, v {parts['v'].shape}: {want}")
         return KvRows(parts["k"], parts["v"])

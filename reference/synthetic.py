@@ -5,12 +5,15 @@ alone: a checkpoint of full width is written in bounded memory. The generator us
 exactly rounded float operations only, hence the same bits everywhere.
 """
 
+import argparse
+import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reference.config import Config
+from reference.checkpoint_writer import write_checkpoint
+from reference.config import MINI, TINY, Config
 from reference.errors import OracleError
 
 Array = npt.NDArray[Any]
@@ -19,6 +22,9 @@ Words = npt.NDArray[np.uint64]
 FNV_OFFSET, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 MASK = (1 << 64) - 1
+CONFIGS = {"tiny": TINY, "mini": MINI}
+
+__all__ = ["CountedWeights", "deterministic", "lively", "write_checkpoint"]
 
 
 def fnv1a(name: str) -> int:
@@ -80,7 +86,8 @@ class CountedWeights:
             return 0.2 * self._spread(name, start, count)
         if name.endswith("embed_tokens.weight"):
             return self._uniform(name, start, count)
-        return self._uniform(name, start, count) * np.sqrt(3.0 / shape[-1])
+        values: Array = self._uniform(name, start, count) * np.sqrt(3.0 / shape[-1])
+        return values
 
     def _uniform(self, name: str, start: int, count: int, part: str = "") -> Array:
         key = name if self._seed is None else f"{self._seed}{part}:{name}"
@@ -90,8 +97,9 @@ class CountedWeights:
         if self._seed is None:
             return self._uniform(name, start, count)
         # Three uniforms in [-1, 1) add up to variance 1: near enough to a normal, and exact.
-        parts = [self._uniform(name, start, count, part) for part in "abc"]
-        return parts[0] + parts[1] + parts[2]
+        first, second, third = (self._uniform(name, start, count, part) for part in "abc")
+        total: Array = first + second + third
+        return total
 
 
 def deterministic(config: Config, mtp: bool = True) -> CountedWeights:
@@ -102,3 +110,31 @@ def deterministic(config: Config, mtp: bool = True) -> CountedWeights:
 def lively(config: Config, seed: int, mtp: bool = True) -> CountedWeights:
     """Random weights with variance 1/fan-in and a spread of fast and slow decays."""
     return CountedWeights(config, seed, mtp)
+
+
+def _main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write synthetic weights as a checkpoint folder.")
+    parser.add_argument("out", help="folder to write")
+    parser.add_argument("--config", choices=sorted(CONFIGS), default="tiny")
+    parser.add_argument("--seed", type=int, help="random weights instead of the deterministic")
+    parser.add_argument("--dtype", choices=("BF16", "F16", "F32"), default="BF16")
+    parser.add_argument("--naming", choices=("multimodal", "text"), default="multimodal")
+    parser.add_argument("--vision", action="store_true", help="add a dummy vision tower")
+    parser.add_argument("--no-mtp", action="store_true", help="leave the MTP head out")
+    parser.add_argument("--shard-bytes", type=int, help="start a new shard past that many bytes")
+    given = parser.parse_args(arguments)
+    config = CONFIGS[given.config]
+    try:
+        write_checkpoint(
+            given.out, CountedWeights(config, given.seed), config, dtype=given.dtype,
+            naming=given.naming, vision=given.vision, mtp=not given.no_mtp,
+            shard_bytes=given.shard_bytes,
+        )
+    except (OracleError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -44,7 +44,7 @@ class Frame:
         desc.dtype = lib.SKIPPY_ACTIVATION_DTYPE_UNKNOWN
         desc.layout = lib.SKIPPY_ACTIVATION_LAYOUT_OPAQUE
         desc.producer_stage_index = self._session.model.options.stage_index
-        desc.layer_end = self._session.model.plan.dims.n_layers
+        desc.layer_end = self._session.model.plan.n_layers
         desc.token_count = n_tokens
         desc.sequence_count = 1
         buffers.write_struct(self._desc, desc, "output_desc")

@@ -9,7 +9,7 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
-from engine import transfer
+from engine import rollback, transfer
 from engine.errors import RuntimeFailure, Unsupported
 from engine.model import Model
 from engine.sampling import SamplingConfig, parse_seed, parse_temperature
@@ -161,15 +161,14 @@ def _never_starts(metadata: dict[str, Any]) -> bool:
 
 @exported
 def skippy_trim_session(session: Any, token_count: int, out_error: Any) -> None:
-    session_of(session).trim(token_count)
+    rollback.trim(session_of(session), token_count)
 
 
 @exported
 def skippy_retire_verify_checkpoint(
     session: Any, token_start: int, token_count: int, out_error: Any
 ) -> None:
-    # Plain attention memory rolls back without checkpoints, so there is never one to retire.
-    session_of(session)
+    rollback.retire(session_of(session), token_start, token_count)
 
 
 @exported

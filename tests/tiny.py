@@ -13,9 +13,9 @@ from engine.artifacts.content_digest import content_digest
 from engine.artifacts.gguf import open_gguf
 from engine.artifacts.gguf_types import GgufValue, ValueType
 from engine.artifacts.gguf_writer import TensorSource, write_gguf
-from engine.records import Dims
 from packages.smollm2_135m import PACKAGE
 from packages.smollm2_135m.bind import KEYS, shapes
+from packages.smollm2_135m.dims import DenseDims
 
 DIMS = PACKAGE.dims["tiny"]
 F32 = 0
@@ -48,7 +48,7 @@ def vocabulary() -> tuple[list[str], list[int], list[str]]:
     return [*tokens, *fillers], types, [f"{left} {right}" for left, right in pairs]
 
 
-def metadata(dims: Dims = DIMS) -> list[tuple[str, GgufValue]]:
+def metadata(dims: DenseDims = DIMS) -> list[tuple[str, GgufValue]]:
     """All metadata of the file."""
     tokens, types, merges = vocabulary()
     of, array = GgufValue.of, GgufValue.array
@@ -76,7 +76,7 @@ def metadata(dims: Dims = DIMS) -> list[tuple[str, GgufValue]]:
     ]
 
 
-def weights(seed: int, dims: Dims = DIMS) -> Mapping[str, np.ndarray]:
+def weights(seed: int, dims: DenseDims = DIMS) -> Mapping[str, np.ndarray]:
     """Random float32 weights that keep activations in range."""
     rng = np.random.default_rng(seed)
     made = {}

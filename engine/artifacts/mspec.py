@@ -148,7 +148,7 @@ class MspecFile:
                 entry.name, f"is damaged: digest {digest.hexdigest()}, not {entry.sha256}"
             )
         if any(view[end : aligned(end)]):
-            raise self._bad(entry.name, f"has bytes other than zero behind it")
+            raise self._bad(entry.name, "has bytes other than zero behind it")
         thread = threading.current_thread().name
         with self._record_lock:
             before = self._verified.get(entry.name)

@@ -11,8 +11,8 @@ import errno
 import fcntl
 import hashlib
 import io
+import itertools
 import os
-import stat
 
 from engine.artifacts.mapped_file import printable
 from engine.artifacts.mspec_directory import RecordReader, pack_object
@@ -25,6 +25,7 @@ from engine.artifacts.mspec_format import (
     check_text,
     packed_text,
 )
+from engine.artifacts.mspec_part import open_own
 from engine.errors import IoFailure, ModelError
 
 MAX_RESUME_KEY_BYTES = 4096
@@ -33,7 +34,7 @@ _MAX_BYTES = 64 << 20
 
 
 class Journal:
-    """The open, locked journal of one run. `objects` are those it has, in order."""
+    """The open, locked journal of one run. `objects` are those it has, by name, in order."""
 
     def __init__(self, path: bytes, origin: Origin, resume_key: str) -> None:
         """Take the lock and read what there is.
@@ -44,7 +45,7 @@ class Journal:
         origin.check()
         check_text("resume_key", resume_key, MAX_RESUME_KEY_BYTES)
         self.path = path
-        self.objects: list[MspecObject] = []
+        self.objects: dict[str, MspecObject] = {}
         self._run = _run_record(origin, resume_key)
         self._file = _locked(path)
         # ends[i]: length and checksum of the journal with i objects.
@@ -58,11 +59,16 @@ class Journal:
     def append(self, entry: MspecObject) -> None:
         """Note an object whose data is in the file."""
         self._append(pack_object(entry))
-        self.objects.append(entry)
+        self.objects[entry.name] = entry
+
+    @property
+    def last(self) -> MspecObject | None:
+        """The object noted last."""
+        return next(reversed(self.objects.values()), None)
 
     def keep(self, n_objects: int) -> None:
         """Forget all objects but the first ones."""
-        del self.objects[n_objects:]
+        self.objects = dict(itertools.islice(self.objects.items(), n_objects))
         del self._ends[n_objects + 2 :]
         self._file.truncate(self._ends[-1][0])
 
@@ -97,17 +103,15 @@ class Journal:
 
     def _read_objects(self, lines: list[bytes]) -> None:
         end = HEADER_BYTES
-        names: set[str] = set()
         for line in lines:
             record = _record(line)
             try:
                 entry = RecordReader(memoryview(record), "journal").object(aligned(end))
             except ModelError:
                 return
-            if entry.name in names or not self._takes(line, pack_object(entry)):
+            if entry.name in self.objects or not self._takes(line, pack_object(entry)):
                 return
-            names.add(entry.name)
-            self.objects.append(entry)
+            self.objects[entry.name] = entry
             end = entry.offset + entry.length
 
     def _takes(self, line: bytes, record: bytes) -> bool:
@@ -136,19 +140,6 @@ def _record(line: bytes) -> bytes:
         return bytes.fromhex(line.partition(b" ")[0].decode("ascii"))
     except ValueError:
         return b""
-
-
-def open_own(path: bytes) -> int:
-    """Descriptor for reading and writing one of the writer's own files, made where it is missing.
-
-    IoFailure where something else than a regular file has the name; a link is not followed.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise IoFailure(f"cannot write {printable(path)}: it is not a regular file")
-    return descriptor
 
 
 def _locked(path: bytes) -> io.FileIO:

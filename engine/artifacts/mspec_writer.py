@@ -37,14 +37,14 @@ from engine.artifacts.mspec_format import (
     object_bytes,
     weights_id,
 )
-from engine.artifacts.mspec_journal import Journal, open_own
+from engine.artifacts.mspec_journal import Journal
+from engine.artifacts.mspec_part import PartFile
 from engine.artifacts.output_file import _refuse_special, _sync_folder
 from engine.errors import InvalidArgument, IoFailure
 
 Chunk = bytes | bytearray | memoryview | npt.NDArray[Any]
 
 PART_SUFFIX = b".part"
-_READ_BYTES = 4 << 20
 
 
 class MspecWriter:
@@ -59,19 +59,17 @@ class MspecWriter:
         system refuses, and while another writer works on the same path.
         """
         self._target = path_bytes(path)
-        self._part = self._target + PART_SUFFIX
         self._origin = origin
-        self._descriptor = -1
-        with self._naming_failures():
+        with self._naming_failures(), contextlib.ExitStack() as on_failure:
             _refuse_special(self._target)
-            self._journal = Journal(self._part + JOURNAL_SUFFIX, origin, resume_key)
-            try:
-                self._descriptor = open_own(self._part)
-                self._keep_what_is_sound()
-            except BaseException:
-                self.close()
-                raise
-        self._done = {entry.name: None for entry in self._journal.objects}
+            part = self._target + PART_SUFFIX
+            self._journal = Journal(part + JOURNAL_SUFFIX, origin, resume_key)
+            on_failure.callback(self._journal.close)
+            self._part = PartFile(part)
+            on_failure.callback(self._part.close)
+            self._keep_what_is_sound()
+            on_failure.pop_all()
+        self._n_bytes = sum(entry.length for entry in self._journal.objects.values())
 
     @property
     def done(self) -> AbstractSet[str]:
@@ -79,12 +77,12 @@ class MspecWriter:
 
         The others must be written in the order that an uninterrupted run has.
         """
-        return self._done.keys()
+        return self._journal.objects.keys()
 
     @property
     def n_bytes(self) -> int:
         """Data written so far, by this run or before."""
-        return sum(entry.length for entry in self._journal.objects)
+        return self._n_bytes
 
     def write(
         self,
@@ -103,26 +101,28 @@ class MspecWriter:
         """
         self._require_open()
         check_text("object name", name)
-        if name in self._done:
+        if name in self._journal.objects:
             raise InvalidArgument(f"object {printable(name, 80)} is written already")
-        if len(self._done) == MAX_OBJECTS:
+        if len(self._journal.objects) == MAX_OBJECTS:
             raise InvalidArgument(f"more than {MAX_OBJECTS} objects")
+        dims = tuple(map(int, shape))
         try:
-            length = object_bytes(kind, dtype, shape, layout)
+            length = object_bytes(kind, dtype, dims, layout)
         except InvalidArgument as e:
             raise InvalidArgument(f"object {printable(name, 80)}: {e}") from e
         try:
             offset = aligned(self._end())
             sha256 = self._write_data(name, offset, length, chunks)
             entry = MspecObject(
-                name, Kind(kind), DType(dtype), tuple(shape), Layout(layout), offset, length, sha256
+                name, Kind(kind), DType(dtype), dims, Layout(layout), offset, length, sha256
             )
             with self._naming_failures():
                 self._journal.append(entry)
         except BaseException:
-            self._forget_unfinished()
+            with contextlib.suppress(OSError):
+                self._part.cut(self._end())
             raise
-        self._done[name] = None
+        self._n_bytes += length
 
     def write_text(self, name: str, text: str, kind: Kind = Kind.TEXT) -> None:
         """Append a text or json object."""
@@ -133,13 +133,13 @@ class MspecWriter:
         self.write(name, kind, DType.U8, (len(raw),), Layout.ROW_MAJOR, (raw,))
 
     def finish(self) -> str:
-        """Put the file in its place and return its weights_id.
+        """Put the file in its place and return its weights_id; the writer is closed either way.
 
         IoFailure when the system refuses; what is done stays for another run then, and a file that
         was there before is untouched.
         """
         self._require_open()
-        objects = self._journal.objects
+        objects = list(self._journal.objects.values())
         identity = Identity(
             self._origin.model_id,
             weights_id(objects),
@@ -151,29 +151,27 @@ class MspecWriter:
         header = pack_header(directory, offset, len(objects))
         try:
             with self._naming_failures():
-                self._seal(directory, offset, header)
-        except BaseException:
-            self._forget_unfinished()
-            raise
-        self._journal.remove()
+                self._part.put(directory, offset)
+                _refuse_special(self._target)
+                self._part.seal(header, self._target)
+                self._journal.remove()
+        finally:
+            # Not cut back on failure: nobody may tell how far it came, and the next run will.
+            self.close()
         _sync_folder(os.path.dirname(self._target) or b".")
-        self.close()
         return identity.weights_id
 
     def abort(self) -> None:
         """Delete what is done; a file that was there before is untouched."""
         self._require_open()
-        with contextlib.suppress(FileNotFoundError), self._naming_failures():
-            os.unlink(self._part)
-        self._journal.remove()
-        self.close()
+        with self._naming_failures():
+            self._part.remove()
+            self._journal.remove()
 
     def close(self) -> None:
         """Let go of the files; what is done stays for the next run."""
+        self._part.close()
         self._journal.close()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
     def __enter__(self) -> "MspecWriter":
         """The writer itself."""
@@ -189,7 +187,7 @@ class MspecWriter:
         self.close()
 
     def _require_open(self) -> None:
-        if self._descriptor < 0:
+        if not self._part.is_open:
             raise InvalidArgument(f"the writer of {printable(self._target)} is closed")
 
     @contextlib.contextmanager
@@ -201,29 +199,17 @@ class MspecWriter:
 
     def _end(self) -> int:
         """Where the data of the last finished object ends."""
-        if not self._journal.objects:
-            return HEADER_BYTES
-        last = self._journal.objects[-1]
-        return last.offset + last.length
+        last = self._journal.last
+        return last.offset + last.length if last else HEADER_BYTES
 
     def _keep_what_is_sound(self) -> None:
         n_sound = 0
-        for entry in self._journal.objects:
-            if not self._holds(entry):
+        for entry in self._journal.objects.values():
+            if not self._part.holds(entry):
                 break
             n_sound += 1
         self._journal.keep(n_sound)
-        os.ftruncate(self._descriptor, self._end())
-        self._put(bytes(HEADER_BYTES), 0)
-
-    def _holds(self, entry: MspecObject) -> bool:
-        """Whether the file has the object as noted, with nothing but zeros after it."""
-        end = entry.offset + entry.length
-        digest = hashlib.sha256()
-        for start in range(entry.offset, end, _READ_BYTES):
-            digest.update(os.pread(self._descriptor, min(_READ_BYTES, end - start), start))
-        zeros = os.pread(self._descriptor, aligned(end) - end, end)
-        return digest.hexdigest() == entry.sha256 and not any(zeros)
+        self._part.cut(self._end())
 
     def _write_data(self, name: str, offset: int, length: int, chunks: Iterable[Chunk]) -> str:
         digest = hashlib.sha256()
@@ -233,7 +219,7 @@ class MspecWriter:
             if n_written + len(piece) <= length:
                 digest.update(piece)
                 with self._naming_failures():
-                    self._put(piece, offset + n_written)
+                    self._part.put(piece, offset + n_written)
             n_written += len(piece)
             if n_written > length:
                 break
@@ -245,31 +231,9 @@ class MspecWriter:
             )
         return digest.hexdigest()
 
-    def _put(self, data: bytes | memoryview, offset: int) -> None:
-        """All of the data, in as many pieces as the system wants; zeros fill what is skipped."""
-        left = memoryview(data)
-        while left:
-            n_written = os.pwrite(self._descriptor, left, offset)
-            left, offset = left[n_written:], offset + n_written
-
-    def _seal(self, directory: bytes, offset: int, header: bytes) -> None:
-        self._put(directory, offset)
-        # The header claims everything else, so it goes to the disk after everything else.
-        os.fsync(self._descriptor)
-        self._put(header, 0)
-        os.fsync(self._descriptor)
-        _refuse_special(self._target)
-        os.replace(self._part, self._target)
-
-    def _forget_unfinished(self) -> None:
-        """Back to the end of the last finished object; what stays is cut off by the next run."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, self._end())
-            self._put(bytes(HEADER_BYTES), 0)
-
 
 def _as_bytes(chunk: Chunk) -> memoryview:
     if isinstance(chunk, np.ndarray):
-        return memoryview(np.ascontiguousarray(chunk).reshape(-1).view(np.uint8))
+        return np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
     view = memoryview(chunk)
     return view.cast("B") if view.nbytes else memoryview(b"")

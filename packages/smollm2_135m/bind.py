@@ -1,4 +1,4 @@
-"""Owns which tensors a SmolLM2 file must have, and which numbers it must state.
+"""Owns what a SmolLM2 file must hold, and the plan that is made from it.
 
 The inventory is exact: a missing, extra or differently shaped tensor is refused by name.
 """
@@ -8,7 +8,11 @@ from functools import partial
 
 from engine.artifacts.gguf import GgufFile
 from engine.errors import ModelError
-from engine.records import Dims, Weight
+from engine.records import KvShape, ModelPlan, Weight
+from packages.package import Artifact
+from packages.smollm2_135m.dims import DenseDims
+from packages.smollm2_135m.schedule import schedule
+from packages.text_parts import gguf_chat_template, gguf_tokenizer
 
 # Dims field -> metadata key, all of the `llama` architecture.
 KEYS = {
@@ -25,7 +29,7 @@ KEYS = {
 }
 
 
-def read_dims(file: GgufFile) -> Dims:
+def read_dims(file: GgufFile) -> DenseDims:
     """The dims that a file states; ModelError naming a key that is absent or not a number."""
     values = {}
     for field, key in KEYS.items():
@@ -34,10 +38,10 @@ def read_dims(file: GgufFile) -> Dims:
             raise ModelError(f"{file.shown}: metadata {key} is {value!r}, a number is needed")
         # Metadata floats are float32: 1e-5 arrives as its nearest neighbour.
         values[field] = float(f"{value:.7g}") if isinstance(value, float) else value
-    return Dims(**values)  # type: ignore[arg-type]
+    return DenseDims(**values)  # type: ignore[arg-type]
 
 
-def shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
+def shapes(dims: DenseDims) -> dict[str, tuple[int, ...]]:
     """Every tensor of the model with its shape, outermost dimension first."""
     d_q, d_kv = dims.n_heads * dims.d_head, dims.n_kv_heads * dims.d_head
     block = {
@@ -60,7 +64,7 @@ def shapes(dims: Dims) -> dict[str, tuple[int, ...]]:
     return inventory
 
 
-def bind(file: GgufFile, dims: Dims) -> Mapping[str, Weight]:
+def bind(file: GgufFile, dims: DenseDims) -> Mapping[str, Weight]:
     """The file's tensors as named weights, read as float32 and checked for NaN and infinity."""
     wanted = shapes(dims)
     extra = [tensor.name for tensor in file.tensors if tensor.name not in wanted]
@@ -74,3 +78,27 @@ def bind(file: GgufFile, dims: Dims) -> Mapping[str, Weight]:
         tensor.require_decoder()
         weights[name] = Weight(shape, partial(tensor.to_float32, check_finite=True))
     return weights
+
+
+def plan(file: GgufFile, artifact: Artifact) -> ModelPlan:
+    """The plan of a served file; ModelError when it contradicts its package."""
+    dims: DenseDims = artifact.dims
+    stated = read_dims(file)
+    if stated != dims:
+        raise ModelError(f"{file.shown}: states {stated}, its package has {dims}")
+    tokenizer = gguf_tokenizer(file, dims.n_vocab)
+    return ModelPlan(
+        model_id=artifact.identity.model_id,
+        weights_id=artifact.content_sha256,
+        n_layers=dims.n_layers,
+        n_vocab=dims.n_vocab,
+        n_context=dims.n_context,
+        d_model=dims.d_model,
+        kv=KvShape(tuple(range(dims.n_layers)), dims.n_kv_heads, dims.d_head),
+        states={},
+        schedule=schedule(dims),
+        weights=bind(file, dims),
+        tokenizer=tokenizer,
+        chat_template=gguf_chat_template(file, tokenizer),
+        display_path=file.shown,
+    )

@@ -5,7 +5,8 @@ Queries and keys of a `llama` GGUF are stored for adjacent-pair rotation, hence 
 
 import numpy as np
 
-from engine.records import Dims, Schedule, Step
+from engine.records import Schedule, Step
+from packages.smollm2_135m.dims import DenseDims
 from ptx.attention.op import OP as ATTENTION
 from ptx.embedding.op import OP as EMBEDDING
 from ptx.linear.op import OP as LINEAR
@@ -15,7 +16,7 @@ from ptx.rope_append_kv.op import OP as ROPE_APPEND_KV
 from ptx.swiglu.op import OP as SWIGLU
 
 
-def schedule(dims: Dims) -> Schedule:
+def schedule(dims: DenseDims) -> Schedule:
     """The whole model's steps for one set of dims."""
     pairs = np.arange(dims.d_head // 2, dtype=np.float64)
     heads, kv_heads = (dims.n_heads, dims.d_head), (dims.n_kv_heads, dims.d_head)
@@ -39,11 +40,12 @@ def schedule(dims: Dims) -> Schedule:
     )
 
 
-def _norm(dims: Dims, weight: str, x: str, y: str) -> Step:
-    return Step(RMSNORM, {"x": x, "w": weight, "y": y, "eps": dims.norm_eps})
+def _norm(dims: DenseDims, weight: str, x: str, y: str) -> Step:
+    args = {"x": x, "w": weight, "y": y, "eps": dims.norm_eps, "offset": 0.0}
+    return Step(RMSNORM, args)
 
 
-def _attention(dims: Dims, index: int) -> list[Step]:
+def _attention(dims: DenseDims, index: int) -> list[Step]:
     """h [T, D] -> h [T, D], through one attention block."""
     block = f"blk.{index}"
     cache = {"k_cache": f"k_cache.{index}", "v_cache": f"v_cache.{index}"}
@@ -64,7 +66,7 @@ def _attention(dims: Dims, index: int) -> list[Step]:
     ]
 
 
-def _mlp(dims: Dims, index: int) -> list[Step]:
+def _mlp(dims: DenseDims, index: int) -> list[Step]:
     """h [T, D] -> h [T, D], through one SwiGLU block."""
     block = f"blk.{index}"
     return [

@@ -7,7 +7,6 @@ import pytest
 
 from ptx.delta_rule.op import OP
 from ptx.delta_rule.ref import delta_rule
-from ptx.numerics import mismatch
 from ptx.op import OpError
 from ptx.recurrent_cases import (
     BORDER_LENGTHS,
@@ -190,7 +189,7 @@ def test_a_nan_stays_in_its_sequence(bench):
     cases[1].rows["qkv"][1] = np.nan
     results = run_batch(bench, cases, seed=0)
     assert [bool(np.isfinite(state).all()) for _, state in results] == [True, False, True]
-    assert mismatch(results[1][0][:1], results[1][0][:1], "exact") is None
+    assert np.isfinite(results[1][0][:1]).all()
 
 
 @pytest.mark.parametrize(

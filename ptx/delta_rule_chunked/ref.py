@@ -39,7 +39,8 @@ def _run_chunk(s: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, o:
     since_start = np.exp(np.cumsum(g, axis=-1))[:, :, None]
     between = _decay_between(g)
     rate = beta[:, :, None]
-    overlap = rate * np.tril(np.matmul(k, k.swapaxes(1, 2)) * between, -1)
+    # Only what lies below the diagonal is read: row i needs rows 0 .. i-1.
+    overlap = rate * np.matmul(k, k.swapaxes(1, 2)) * between
     wanted = np.concatenate((rate * v, rate * since_start * k), axis=-1)
     for row in range(1, wanted.shape[1]):
         wanted[:, row] -= np.matmul(overlap[:, row, None, :row], wanted[:, :row])[:, 0]

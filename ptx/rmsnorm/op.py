@@ -1,7 +1,9 @@
-"""rmsnorm: y[t,d] = x[t,d] / sqrt(mean_d(x[t,:]^2) + eps) * w[d]
+"""rmsnorm: y[t,d] = x[t,d] / sqrt(mean_d(x[t,:]^2) + eps) * (offset + w[d])
+
+with offset 0 for weights used as they are, 1 for zero-centred ones.
 
 shapes    x, y f32 [T, D]; w f32 [D]
-domain    T, D >= 1; eps finite, > 0
+domain    T, D >= 1; eps finite, > 0; offset finite
 effects   writes all of y; y may be x, and overlaps neither in part
 rounding  float32 arithmetic; the order of the sum is free and does not depend on T
 """
@@ -16,6 +18,7 @@ OP = Op(
         buf("y", "f32", "T D", out=True),
         Param("D", "u32"),
         Param("eps", "f32"),
+        Param("offset", "f32"),
     ),
     tolerance="f32_reduction",
 )

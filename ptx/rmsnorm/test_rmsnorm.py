@@ -1,4 +1,4 @@
-"""Protects `rmsnorm`: the formula, eps inside the root, in-place use, row invariance."""
+"""Protects `rmsnorm`: the formula, eps, offset, in-place use, row invariance."""
 
 import numpy as np
 import pytest
@@ -9,18 +9,20 @@ from ptx.rmsnorm.ref import rmsnorm
 SHAPES = [(1, 1), (1, 576), (3, 63), (5, 65), (33, 577), (2, 9001)]
 
 
-def _inputs(n_tokens, d_model):
+def _inputs(n_tokens, d_model, offset=0.0):
     rng = np.random.default_rng(n_tokens)
     return {
         "x": 3 * rng.standard_normal((n_tokens, d_model)),
         "w": rng.standard_normal(d_model),
         "eps": 1e-5,
+        "offset": offset,
     }
 
 
+@pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize(("n_tokens", "d_model"), SHAPES)
-def test_against_float64(bench, n_tokens, d_model):
-    bench.check(OP, **_inputs(n_tokens, d_model))
+def test_against_float64(bench, n_tokens, d_model, offset):
+    bench.check(OP, **_inputs(n_tokens, d_model, offset))
 
 
 @pytest.mark.parametrize("d_model", [1, 7, 16, 577, 9001])
@@ -28,14 +30,21 @@ def test_rows_do_not_depend_on_the_batch(bench, d_model):
     bench.check_rows_alone(OP, ("x",), **_inputs(19, d_model))
 
 
-def test_values_by_hand():
+@pytest.mark.parametrize(("offset", "want"), [(0.0, [0.6, 8.0]), (1.0, [1.2, 8.8])])
+def test_values_by_hand(offset, want):
     # mean of squares 12.5, and eps as large as that doubles what is under the root.
-    y = rmsnorm(np.array([[3.0, 4.0]]), np.array([1.0, 10.0]), 12.5)
-    assert y == pytest.approx(np.array([[0.6, 8.0]]))
+    y = rmsnorm(np.array([[3.0, 4.0]]), np.array([1.0, 10.0]), 12.5, offset)
+    assert y == pytest.approx(np.array([want]))
+
+
+def test_a_plain_weight_keeps_its_bits(bench):
+    inputs = {**_inputs(1, 577), "eps": 1e-30}
+    inputs["x"] = np.ones((1, 577))
+    assert bench.run(OP, **inputs)["y"][0].tobytes() == inputs["w"].astype(np.float32).tobytes()
 
 
 def test_a_row_of_zeros_stays_zero(bench):
-    y = bench.run(OP, x=np.zeros((2, 5)), w=np.ones(5), eps=1e-5)["y"]
+    y = bench.run(OP, x=np.zeros((2, 5)), w=np.ones(5), eps=1e-5, offset=1.0)["y"]
     assert not y.any()
 
 
@@ -44,5 +53,5 @@ def test_output_may_be_the_input(bench):
     x, w = (bench.device.allocate(np.shape(inputs[n]), "f32", n) for n in ("x", "w"))
     bench.device.upload(x, inputs["x"])
     bench.device.upload(w, inputs["w"])
-    bench.device.launch(OP, x=x, w=w, y=x, eps=1e-5)
+    bench.device.launch(OP, x=x, w=w, y=x, eps=1e-5, offset=0.0)
     assert x.tobytes() == bench.run(OP, **inputs)["y"].tobytes()

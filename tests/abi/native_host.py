@@ -57,10 +57,9 @@ class NativeHost:
 
 
 def environment(changes: Mapping[str, str] | None) -> dict[str, str]:
-    """What a child gets. One BLAS thread: two that wait for each other are slow on a busy machine,
-    KNOWLEDGE/findings/blas-threads-on-a-busy-machine.md."""
+    """What a child gets: the table that serves the tiny model, and the test's own changes."""
     kept = {name: os.environ[name] for name in ("MESH_SPECIALIZE_SERVES",) if name in os.environ}
-    return {"OPENBLAS_NUM_THREADS": "1", **kept, **(changes or {})}
+    return {**kept, **(changes or {})}
 
 
 @pytest.fixture(scope="session")

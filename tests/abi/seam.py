@@ -70,6 +70,8 @@ class Seam:
             host, path, **{"lane_count": 4, "ctx_size": 256, "n_batch": 64, **config}
         )
         self.session = self.model.session()
+        _, metadata = self.model.template(MESSAGES.decode())
+        self.metadata = metadata.encode()
         self.kept: list[Any] = []
         self.handles = {
             "model": self.model.handle, "session": self.session.handle,
@@ -108,6 +110,8 @@ class Seam:
         self.session.reset()
         self.session.prefill([1, 2, 3, 4, 5, 6, 7])
         self.session.decode(8)
+        history = self.keep(self.ffi.new("int32_t[]", [5, 6, 7] * 3))
+        self.host.call("skippy_ngram_cache_reset", self.handles["cache"], history, 9)
         self.host.call("skippy_session_save_prefix", self.session.handle, PREFIX_ID, 5)
 
     def good(self, symbol: Symbol) -> dict[str, Any]:
@@ -125,6 +129,8 @@ class Seam:
                      "input_bytes": len(raw)}
         elif symbol.name == "skippy_import_recurrent_state":
             args["input_bytes"] = 0
+        elif symbol.name == "skippy_parse_chat_response_json":
+            args["metadata_json"] = self.text(self.metadata)
         elif symbol.name.startswith("skippy_slice_plan_add"):
             args["layer_end"] = 1
         return args

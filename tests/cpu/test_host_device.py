@@ -16,7 +16,8 @@ def _arguments(device, n_tokens=3, d_model=5):
     w = device.allocate((d_model,), "f32", "w")
     device.upload(x, np.ones(x.shape))
     device.upload(w, np.full(w.shape, 2.0))
-    return {"x": x, "w": w, "y": device.allocate(x.shape, "f32", "y"), "eps": 1e-5}
+    y = device.allocate(x.shape, "f32", "y")
+    return {"x": x, "w": w, "y": y, "eps": 1e-5, "offset": 0.0}
 
 
 def test_launch_on_new_and_known_signatures():
@@ -47,7 +48,7 @@ def test_trailing_axes_fold_into_the_last_letter():
         ({"x": np.ones((3, 10), np.float32)[:, ::2]}, r"rmsnorm: x \[3, 5\] is not contiguous"),
         ({"x": [[1.0] * 5] * 3}, "rmsnorm: x is list, expected a host buffer"),
         ({"eps": "1e-5"}, "rmsnorm: eps is '1e-5', expected f32"),
-        ({"d": 5}, r"rmsnorm: arguments \['d', 'eps', 'w', 'x', 'y'\], expected \['eps', "),
+        ({"d": 5}, r"rmsnorm: arguments \['d', 'eps', 'offset', 'w', 'x', 'y'\], expected "),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -67,7 +68,7 @@ def test_a_missing_argument_is_refused():
         device.launch(RMSNORM, **arguments)
     arguments = _arguments(device)
     del arguments["eps"]
-    with pytest.raises(OpError, match=r"rmsnorm: arguments \['w', 'x', 'y'\], expected"):
+    with pytest.raises(OpError, match=r"rmsnorm: arguments \['offset', 'w', 'x', 'y'\], expected"):
         device.launch(RMSNORM, **arguments)
 
 

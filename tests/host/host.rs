@@ -63,6 +63,7 @@ fn run(libraries: Vec<OsString>, words: &[OsString]) -> Result<(), String> {
         ("noop-cost", _) => text::noop_cost(api, &model),
         ("open", _) => model::Model::open(api, &model, 1)?.free(),
         ("info", _) => calls::model_info(api, &model),
+        ("process", "reopen") => process::reopen(api, &model),
         ("process", how) => process::leave(api, &model, how),
         (other, _) => Err(format!("no command {other:?}; {USAGE}")),
     }

@@ -63,7 +63,7 @@ impl<'a> Model<'a> {
             (api.skippy_model_open_with_events)(path.as_ptr(), &config, &reporter, &mut handle, e)
         });
         assert_eq!(opened.is_ok(), !handle.is_null(), "the handle after {opened:?}");
-        assert!(sequence >= 2, "the events of an open call");
+        assert!(opened.is_err() || sequence >= 4, "{sequence} events of an open call");
         opened.map(|()| Model { api, handle })
     }
 

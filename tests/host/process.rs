@@ -133,6 +133,23 @@ fn answer(model: &Model) -> Answer<usize> {
     Ok(done.tokens.len())
 }
 
+/// `process MODEL reopen`: what a model took is given back by the time that its free call returns.
+pub fn reopen(api: &Api, path: &OsStr) -> Answer<()> {
+    Model::open(api, path, 1)?.free()?;
+    let before = descriptors();
+    for round in 0..8 {
+        let model = Model::open(api, path, 1)?;
+        answer(&model)?;
+        model.free()?;
+        match descriptors() {
+            after if after == before => {}
+            after => println!("round {round}: {before} -> {after}"),
+        }
+    }
+    println!("8 times, the same descriptors");
+    Ok(())
+}
+
 /// `process MODEL born`: loaded and opened on a thread that is gone when the answer is asked for.
 pub fn born(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
     let path = path.to_os_string();

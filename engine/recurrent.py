@@ -1,0 +1,75 @@
+"""Owns the recurrent state of sessions: slots on the device, which one is live, copies of it.
+
+Every session has two slots and works in turn: a pass reads the live slot and writes the other, and
+only a commit makes that one live. So a pass that fails has changed nothing. Slot 0 is zero for
+ever and stands for the empty state. A model without recurrent layers has no arrays, and all of
+this costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.program import Program
+
+ZERO_SLOT = 0
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+def slots_for(n_lanes: int) -> int:
+    """Slots of a model: the zero slot and two for each lane."""
+    return 1 + 2 * n_lanes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of one sequence's state after `n_tokens` tokens."""
+
+    n_tokens: int
+    arrays: Arrays
+
+
+class RecurrentState:
+    """One session's state; `n_tokens` tokens have gone into the live slot."""
+
+    def __init__(self, program: Program, lane: int) -> None:
+        self._program = program
+        self._slots = (1 + 2 * lane, 2 + 2 * lane)
+        self.live = ZERO_SLOT
+        self.n_tokens = 0
+
+    @property
+    def exists(self) -> bool:
+        """Whether the model has recurrent layers at all."""
+        return bool(self._program.states)
+
+    @property
+    def spare(self) -> int:
+        """The slot that the next pass writes."""
+        return self._slots[1] if self.live == self._slots[0] else self._slots[0]
+
+    def advance(self, n_tokens: int) -> None:
+        """The pass that wrote the spare slot counts: it is live, after `n_tokens` tokens."""
+        self.live = self.spare
+        self.n_tokens = n_tokens
+
+    def clear(self) -> None:
+        """Back to the empty state."""
+        self.live = ZERO_SLOT
+        self.n_tokens = 0
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the live state."""
+        return Snapshot(self.n_tokens, self._program.read_slot(self.live))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Make a copy the live state."""
+        if snapshot.n_tokens == 0:
+            self.clear()
+            return
+        self._program.write_slot(self.spare, snapshot.arrays)
+        self.advance(snapshot.n_tokens)
