@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 
-import threadpoolctl
-
 from engine.errors import InvalidArgument
 from ptx.device import Device
+from ptx.devices.blas import limit_threads
 from ptx.devices.host import HostDevice
 
 THREADS_VARIABLE = "MESH_SPECIALIZE_THREADS"
@@ -29,12 +28,10 @@ class DeviceEntry:
 def inventory() -> tuple[DeviceEntry, ...]:
     """All devices, in the order the host sees them."""
     device: Device = HostDevice()
-    n_threads = _limit_blas_threads()
-    text = f"{device.description}, float32, {n_threads} BLAS thread{'s' * (n_threads > 1)}"
-    return (DeviceEntry("CPU", text, device),)
+    return (DeviceEntry("CPU", f"{device.description}, float32, {_limit_blas()}", device),)
 
 
-def _limit_blas_threads() -> int:
+def _limit_blas() -> str:
     """Give numpy's BLAS one thread unless the environment says otherwise.
 
     Its threads spin while they wait: beside any other load on the cores a step then takes 30 times
@@ -43,5 +40,4 @@ def _limit_blas_threads() -> int:
     text = os.environ.get(THREADS_VARIABLE, "1")
     if not text.isdecimal() or not 1 <= int(text) <= 1024:
         raise InvalidArgument(f"{THREADS_VARIABLE}: {text!r} is not a count from 1 to 1024")
-    threadpoolctl.threadpool_limits(int(text), user_api="blas")
-    return int(text)
+    return f"BLAS threads: {text if limit_threads(int(text)) else 'its own choice'}"

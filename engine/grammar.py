@@ -60,19 +60,28 @@ class Grammar:
     ) -> None:
         self._tokenizer = tokenizer
         self._words = [word.encode() for word in grammar.words]
-        self._started = not grammar.is_lazy
-        self._n_seen = n_prompt_tokens
-        self._waiting = b""
+        self._grammar = grammar
+        self._n_prompt_tokens = n_prompt_tokens
         self._vocabulary = _vocabulary(tokenizer)
-        self._matcher: Any = llguidance.LLMatcher(self._vocabulary, grammar.text)
+        self._begin()
         if self._matcher.is_error():
             reason = str(self._matcher.get_error()).splitlines()[0]
             raise RuntimeFailure(f"grammar: does not compile: {reason}")
 
+    def _begin(self) -> None:
+        self._seen: list[int] = []
+        self._started = not self._grammar.is_lazy
+        self._waiting = b""
+        self._matcher: Any = llguidance.LLMatcher(self._vocabulary, self._grammar.text)
+
     def mask(self, history: Sequence[int]) -> npt.NDArray[np.bool_] | None:
         """Allowed ids, bool [V], after `history` (all tokens fed, prompt included); None is all."""
-        self._feed(history[self._n_seen :])
-        self._n_seen = max(self._n_seen, len(history))
+        generated = list(history[self._n_prompt_tokens :])
+        if generated[: len(self._seen)] != self._seen:
+            # A step that failed was seen and never happened.
+            self._begin()
+        self._feed(generated[len(self._seen) :])
+        self._seen = generated
         if not self._started or self._matcher is None or self._matcher.is_stopped():
             return None
         n_vocab = self._tokenizer.n_vocab
@@ -112,7 +121,7 @@ class Grammar:
 
 
 class _Wrapped:
-    """A vocabulary as llguidance wants it: all pieces are plain bytes, so tags can match as text."""
+    """A vocabulary as llguidance wants it: pieces are plain bytes, so tags can match as text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.eos_token_id = tokenizer.eos_id if tokenizer.eos_id is not None else 0

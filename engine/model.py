@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from engine.arena import check_fits, plan_memory
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Work, evaluate
-from engine.kv_cache import PAGE_TOKENS, KvPool, KvSequence, pages_for
+from engine.kv_cache import PAGE_TOKENS, KvPool, pages_for
 from engine.options import RuntimeOptions
+from engine.prefixes import Prefix
 from engine.program import MAX_ROWS, Program
 from engine.records import ModelPlan
 from engine.recurrent import slots_for
@@ -45,7 +46,7 @@ class Model:
         self.options = options
         self.lock = threading.RLock()
         self.closed = False
-        self.prefixes: dict[int, KvSequence] = {}
+        self.prefixes: dict[int, Prefix] = {}
         self._lanes: list[Session | None] = [None] * options.n_lanes
         n_pages = pages_for(options.n_context)
         n_slots = slots_for(options.n_lanes)

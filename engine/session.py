@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from engine.chat_sampling import ChatSampling
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Evaluation, Work, evaluate
+from engine.grammar import GrammarText
 from engine.recurrent import RecurrentState
 from engine.rollback import Checkpoints
 from engine.sampling import (
@@ -35,16 +37,6 @@ if TYPE_CHECKING:
     from engine.model import Model
 
 Row = npt.NDArray[np.float32]
-
-
-class ChatSampling:
-    """The chain that one chat request configured; it overrides what later calls pass."""
-
-    def __init__(
-        self, config: SamplingConfig | None, n_vocab: int, n_prompt_tokens: int, seed: int | None
-    ) -> None:
-        self.sampler = Sampler(config, n_vocab, seed)
-        self.n_prompt_tokens = n_prompt_tokens
 
 
 class Session:
@@ -141,18 +133,30 @@ class Session:
         return self.chat.sampler if self.chat else self.sampling.sampler_for(config)
 
     def _choose(self, row: Row, config: SamplingConfig | None, history: Sequence[int]) -> int:
-        return self.sampler_for(config).choose(row, history).token
+        if self.chat is not None:
+            return self.chat.choose(row, history)
+        return self.sampling.sampler_for(config).choose(row, history).token
 
     def configure_chat(
-        self, config: SamplingConfig | None, n_prompt_tokens: int, seed: int | None = None
+        self,
+        config: SamplingConfig | None,
+        n_prompt_tokens: int,
+        *,
+        seed: int | None = None,
+        grammar: GrammarText | None = None,
     ) -> None:
         """From now on choose with this chain, until reset, a shortening, or a new configuration.
 
-        `seed`, 0 .. 2^64 - 1, stands in for the config's 32-bit one.
+        `seed`, 0 .. 2^64 - 1, stands in for the config's 32-bit one. When the chain cannot be
+        made there is none afterwards.
         """
         with self.model.locked(self):
-            n_vocab = self.model.plan.n_vocab
-            self.chat = ChatSampling(config, n_vocab, n_prompt_tokens, seed)
+            self.chat = None
+            plan = self.model.plan
+            self.chat = ChatSampling(
+                config, plan.tokenizer, plan.n_vocab, n_prompt_tokens=n_prompt_tokens, seed=seed,
+                grammar=grammar,
+            )
 
     def forget_chat(self) -> None:
         """Go back to the config that each call passes."""

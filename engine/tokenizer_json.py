@@ -61,7 +61,8 @@ def _tokens(vocab: dict[str, Any], added: Any) -> tuple[list[str], list[int]]:
             raise ModelError(f"tokenizer.json: id {token_id} above {MAX_IDS - 1}")
         # An added token may stand in the vocabulary too, under the same id and text.
         if found.get(token_id, (text,))[0] != text:
-            raise ModelError(f"tokenizer.json: id {token_id} is {found[token_id][0]!r} and {text!r}")
+            other = found[token_id][0]
+            raise ModelError(f"tokenizer.json: id {token_id} is {other!r} and {text!r}")
         found[token_id] = (text, kind)
     if not found:
         raise ModelError("tokenizer.json: no tokens")

@@ -1,58 +1,117 @@
-"""Owns what moves between sessions, the prefix cache and the outside: cells in and out.
+"""Owns what moves between a session and the outside: cells and recurrent state, in and out.
 
 Every function takes the model's lock, checks the whole input before it changes anything, and
-leaves the session as it was when it refuses. Formats are in `state_codec.py`.
+leaves the session as it was when it refuses. Formats are in `state_codec.py` and
+`recurrent_codec.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from engine import state_codec
-from engine.errors import InvalidArgument, RuntimeFailure
-from engine.evaluate import check_tokens
+from engine import recurrent_codec, state_codec
+from engine.envelope import KIND_PAGE, KIND_SEQUENCE, Span, first_length
+from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.session import Session
-from engine.state_codec import KIND_PAGE, KIND_STATE, PageDesc, Span
+from engine.state_codec import PageDesc
 
-# The host allocates prefix ids below this.
-MAX_SEQUENCE_ID = 1024
-
-
-# Whole sequence
+# Whole sequence: all cells, and the recurrent state if the model has one
 
 
-def state_bytes(session: Session) -> int:
+def full_state_bytes(session: Session) -> int:
     """Size of the exported sequence; 0 for an empty one."""
     with session.model.locked(session):
         span = _whole(session)
-        return state_codec.span_bytes(session.model, span) if span.token_count else 0
+        if not span.token_count:
+            return 0
+        cells = state_codec.span_bytes(session.model, span)
+        return cells + (recurrent_codec.state_bytes(session.model) if session.state.exists else 0)
 
 
-def export_state(session: Session) -> bytearray:
-    """The whole sequence as bytes."""
-    with session.model.locked(session):
-        return state_codec.encode(session, _whole(session), KIND_STATE)
+def export_full_state(session: Session) -> bytearray:
+    """The whole sequence as bytes; RuntimeFailure when cells and recurrent state disagree."""
+    model = session.model
+    with model.locked(session):
+        out = state_codec.encode(session, _whole(session), KIND_SEQUENCE)
+        if session.state.exists:
+            if session.state.n_tokens != session.cells.length:
+                raise RuntimeFailure(
+                    f"state: {session.cells.length} cells, recurrent state of "
+                    f"{session.state.n_tokens} tokens"
+                )
+            out += recurrent_codec.encode(model, session.state.snapshot())
+        return out
 
 
-def import_state(session: Session, data: bytearray) -> None:
+def import_full_state(session: Session, data: bytearray) -> None:
     """Replace the sequence; position becomes max(old, imported). Empty bytes change nothing."""
     model = session.model
     with model.locked(session):
         if not data:
             return
-        span = state_codec.check(model, data, KIND_STATE, InvalidArgument)
+        cut = first_length(data) if session.state.exists else len(data)
+        cells = memoryview(data)[:cut]
+        span = state_codec.check(model, cells, KIND_SEQUENCE, InvalidArgument)
         if span != Span(0, model.plan.n_layers, 0, span.token_count):
             raise RuntimeFailure(
                 f"state: covers layers {span.layer_start}..{span.layer_end} from token "
                 f"{span.token_start}, the whole sequence is needed"
             )
+        snapshot = None
+        if session.state.exists:
+            snapshot = recurrent_codec.decode(model, memoryview(data)[cut:])
+            if snapshot.n_tokens != span.token_count:
+                raise RuntimeFailure(
+                    f"state: {span.token_count} cells, recurrent state of "
+                    f"{snapshot.n_tokens} tokens"
+                )
         model.pool.replace(session.cells, 0, span.token_count)
-        state_codec.store(session, span, data)
+        state_codec.store(session, span, cells)
+        if snapshot is not None:
+            session.state.restore(snapshot)
         _moved_to(session, span.token_count)
 
 
 def _whole(session: Session) -> Span:
     return Span(0, session.model.plan.n_layers, 0, session.cells.length)
+
+
+# Recurrent state
+
+
+def import_state(session: Session, data: bytearray) -> None:
+    """As `import_recurrent`, and the position becomes max(old, imported); empty changes nothing."""
+    with session.model.locked(session):
+        if data:
+            import_recurrent(session, data)
+            _moved_to(session, session.state.n_tokens)
+
+
+def recurrent_bytes(session: Session) -> int:
+    """Size of the exported recurrent state; 0 for an empty one, or for a model without any."""
+    with session.model.locked(session):
+        if not session.state.exists or not session.state.n_tokens:
+            return 0
+        return recurrent_codec.state_bytes(session.model)
+
+
+def export_recurrent(session: Session) -> bytearray:
+    """The recurrent state as bytes."""
+    with session.model.locked(session):
+        return recurrent_codec.encode(session.model, session.state.snapshot())
+
+
+def import_recurrent(session: Session, data: bytearray) -> None:
+    """Take over a recurrent state; position and checkpoints stay as they are.
+
+    Unsupported for a model without any. Nothing at all is refused by a model that has one: a
+    caller that restores an absent state would skip a prefill that never happened.
+    """
+    with session.model.locked(session):
+        if not session.state.exists:
+            if data:
+                raise Unsupported(f"recurrent state: {len(data)} bytes for a model without any")
+            return
+        session.state.restore(recurrent_codec.decode(session.model, data))
+        session.last_row = None
 
 
 # KV pages
@@ -105,58 +164,4 @@ def import_page(session: Session, page: PageDesc, data: bytearray) -> None:
 def _moved_to(session: Session, n_tokens: int) -> None:
     session.position = max(session.position, n_tokens)
     session.last_row = None
-
-
-# Resident prefixes
-
-
-def save_prefix(session: Session, sequence_id: int, n_tokens: int) -> None:
-    """Keep the first n tokens under an id, replacing what it held; n = 0 leaves it empty."""
-    model = session.model
-    with model.running(session):
-        _check_id(model.options.n_lanes, sequence_id)
-        if n_tokens > min(session.position, session.cells.length):
-            raise InvalidArgument(
-                f"save prefix: {n_tokens} tokens, the session has "
-                f"{min(session.position, session.cells.length)}"
-            )
-        prefix = model.prefixes.get(sequence_id) or model.pool.sequence()
-        model.prefixes[sequence_id] = prefix
-        model.pool.share(session.cells, n_tokens, prefix)
-
-
-def restore_prefix(session: Session, sequence_id: int, tokens: Sequence[int]) -> None:
-    """Make the session exactly the first len(tokens) tokens of a saved prefix."""
-    model = session.model
-    with model.locked(session):
-        _check_id(model.options.n_lanes, sequence_id)
-        if tokens:
-            check_tokens(tokens, model.plan.n_vocab)
-        prefix = model.prefixes.get(sequence_id)
-        n_saved = prefix.length if prefix else 0
-        if len(tokens) > n_saved:
-            raise InvalidArgument(
-                f"restore prefix: {len(tokens)} tokens wanted, sequence {sequence_id} has {n_saved}"
-            )
-        if prefix is None:
-            model.pool.truncate(session.cells, 0)
-        else:
-            model.pool.share(prefix, len(tokens), session.cells)
-        session.adopt(tokens)
-
-
-def drop_prefix(session: Session, sequence_id: int) -> None:
-    """Forget a saved prefix; unknown ids are fine."""
-    model = session.model
-    with model.locked(session):
-        _check_id(model.options.n_lanes, sequence_id)
-        prefix = model.prefixes.pop(sequence_id, None)
-        if prefix is not None:
-            model.pool.drop(prefix)
-
-
-def _check_id(n_lanes: int, sequence_id: int) -> None:
-    if not 2 * n_lanes <= sequence_id < MAX_SEQUENCE_ID:
-        raise InvalidArgument(
-            f"prefix: id {sequence_id} is outside {2 * n_lanes}..{MAX_SEQUENCE_ID - 1}"
-        )
+    session.checkpoints.clear()

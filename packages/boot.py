@@ -23,7 +23,12 @@ from skippy_abi.registry import finish
 
 LOG_VARIABLE = "MESH_SPECIALIZE_LOG"
 
-if os.environ.get(LOG_VARIABLE):
-    logging.basicConfig(level=os.environ[LOG_VARIABLE].upper())
+level = os.environ.get(LOG_VARIABLE)
+if level:
+    # A misspelt level must not cost the host its runtime.
+    known = logging.getLevelNamesMapping().get(level.upper())
+    logging.basicConfig(level=logging.INFO if known is None else known)
+    if known is None:
+        logging.warning("%s: %r is no level, INFO is used", LOG_VARIABLE, level)
 model.use_opener(open_plan)
 finish()

@@ -48,21 +48,28 @@ TOLERANCES = {
     "f32_reduction": Tolerance(
         2e-6, 5e-6, 5e-6, "one float32 sum in free order; grows like the root of its length"
     ),
+    "f32_layer": Tolerance(
+        1e-5, 8e-5, 4e-5, "one float32 layer fed with the reference's own input; about 3x measured"
+    ),
     "f32_path": Tolerance(
-        5e-5, 2e-4, 2e-4, "the whole model in float32: layers of f32_reduction feed each other"
+        2e-4, 2e-3, 6e-4,
+        "a whole float32 model of 8 layers; the GDN gated norm divides by small heads (row bound)",
     ),
     "bf16_elementwise": Tolerance(
         2.0**-8, 2.0**-8, 2.0**-8, "one BF16 rounding (half a step is 2^-9) and its neighbour"
     ),
     "bf16_reduction": Tolerance(
-        1e-3, 4e-3, 2.0**-7,
+        2e-3, 1e-2, 2.0**-7,
         "equal BF16 inputs, one rounding at the end: few cells flip, each by one step of its own",
     ),
     "bf16_layer": Tolerance(
-        2e-2, 6e-2, 6e-2, "whole BF16 path with equal rounding points: flips feed each other"
+        2e-2, 4e-2, 4e-2,
+        "one BF16 layer, equal rounding points, fed with the reference's own input; 3x measured",
     ),
     "bf16_path": Tolerance(
-        6e-2, 2e-1, 2e-1, "whole BF16 path against float64, or with other rounding points"
+        1e-1, 4e-1, 2e-1,
+        "8 layers in BF16, equal rounding points, heads of 128 and more; two valid orders of sums "
+        "differ by 4e-2 there, and by 3e-1 with the 16-wide heads of the tiny model: inject there",
     ),
 }
 

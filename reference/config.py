@@ -2,14 +2,19 @@
 
 It reads every number from the file: a rotary base that is not written there is an error, because
 the usual library default (10000) is silently wrong for this family. It must not know arithmetic.
+It is long because it holds tables: the fields, what is fixed, the tensors, the test sizes.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from reference.errors import OracleError
 
 Shape = tuple[int, ...]
+
+# Past these a file is not a model, and tables of its size would be the first thing to fail.
+MAX_DIMENSION, MAX_LAYERS = 1 << 28, 4096
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,23 @@ class Config:
 
     def __post_init__(self) -> None:
         """OracleError when dimensions contradict each other."""
+        for name in FIELDS.values():
+            value, least = getattr(self, name), 0 if name == "n_mtp" else 1
+            if name != "eps" and not least <= value <= MAX_DIMENSION:
+                raise OracleError(f"{name} {value} is not within {least}..{MAX_DIMENSION}")
+        if self.n_layers > MAX_LAYERS or self.n_mtp > 1:
+            raise OracleError(f"{self.n_layers} layers, {self.n_mtp} MTP: at most {MAX_LAYERS}, 1")
+        if not (self.eps > 0.0 and 1.0 < self.theta < math.inf):
+            raise OracleError(f"eps {self.eps} is not positive, or theta {self.theta} not above 1")
+        if self.yarn and not (1.0 <= self.yarn.factor < math.inf and self.yarn.original_positions):
+            raise OracleError(f"{self.yarn}: factor below 1 or no original length")
         for whole, part in (("n_heads", "n_kv_heads"), ("n_value_heads", "n_key_heads")):
             many, few = getattr(self, whole), getattr(self, part)
             if few < 1 or many % few:
                 raise OracleError(f"{whole} {many} is no multiple of {part} {few}")
         if not 0 < self.d_rotary <= self.d_head or self.d_rotary % 2:
             raise OracleError(f"rotary width {self.d_rotary} is not even within 2..{self.d_head}")
-        if sum(self.mrope_section) != self.d_rotary // 2:
+        if sum(self.mrope_section) != self.d_rotary // 2 or min(self.mrope_section) < 0:
             pairs = self.d_rotary // 2
             raise OracleError(f"mrope_section {self.mrope_section} does not add up to {pairs}")
         if self.n_vocab_real is not None and not 0 < self.n_vocab_real <= self.n_vocab:
@@ -167,11 +182,10 @@ class Config:
 
 def _number(text: dict[str, Any], key: str, default: Any = None) -> Any:
     value = text.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise OracleError(f"config.json: {key} is {value!r}, not a number of at least 0")
-    if key != "rms_norm_eps" and value != int(value):
-        raise OracleError(f"config.json: {key} is {value!r}, not a whole number")
-    return float(value) if key == "rms_norm_eps" else int(value)
+    kinds = int | float if key == "rms_norm_eps" else int
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise OracleError(f"config.json: {key} is {value!r}, not a number of its kind")
+    return value
 
 
 def _rope(text: dict[str, Any], d_head: int) -> dict[str, Any]:
@@ -198,7 +212,7 @@ def _rope(text: dict[str, Any], d_head: int) -> dict[str, Any]:
         if rope["rope_type"] == "yarn":
             length = int(rope["original_max_position_embeddings"])
             found["yarn"] = Yarn(float(rope["factor"]), length)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise OracleError(f"rope_parameters {rope}: {error!r}") from error
     return found
 

@@ -2,7 +2,7 @@
 
 Written from the specification alone, as slowly and plainly as it reads. State is carried by value;
 `rounding` says where values are stored; weights come through `reference.weights`.
-Its length is that of the model: 270 lines, one method for each section of the specification.
+It is long because the model is: one method for each section of the specification.
 """
 
 from dataclasses import dataclass, field

@@ -57,7 +57,7 @@ POINTS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rounding:
     """A policy: for each name of POINTS the grid ("exact", "f32" or "bf16") of values there."""
 

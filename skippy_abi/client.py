@@ -129,7 +129,7 @@ class OpenModel:
 
     def detokenize(self, tokens: Sequence[int]) -> bytes:
         """The bytes of token ids."""
-        ids = self.host.ffi.new("int32_t[]", tokens)
+        ids = self.host.ffi.new("int32_t[]", list(tokens))
         return bytes(self.host.sized("skippy_detokenize", self.handle, ids, len(tokens)))
 
     def is_eog(self, token: int) -> bool:
@@ -203,14 +203,14 @@ class OpenSession:
     def prefill(self, tokens: Sequence[int]) -> None:
         """Evaluate tokens without choosing one."""
         ffi = self.host.ffi
-        ids = ffi.new("int32_t[]", tokens)
+        ids = ffi.new("int32_t[]", list(tokens))
         self.host.call("skippy_prefill_chunk", self.handle, ids, len(tokens), ffi.NULL, 0,
                        ffi.NULL, 0, ffi.NULL)
 
     def prefill_sampled(self, tokens: Sequence[int], sampling: Any = None) -> int:
         """Evaluate a whole prompt and choose the first token."""
         ffi = self.host.ffi
-        ids = ffi.new("int32_t[]", tokens)
+        ids = ffi.new("int32_t[]", list(tokens))
         self.host.call("skippy_prefill_chunk_frame_sampled", self.handle, ids, len(tokens),
                        sampling or ffi.NULL, ffi.NULL, ffi.NULL, ffi.NULL, ffi.NULL, 0, ffi.NULL,
                        self._token)

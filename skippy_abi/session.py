@@ -9,8 +9,9 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
-from engine import rollback, transfer
-from engine.errors import RuntimeFailure, Unsupported
+from engine import prefixes, rollback
+from engine.errors import RuntimeFailure
+from engine.grammar import GrammarText
 from engine.model import Model
 from engine.sampling import SamplingConfig, parse_seed, parse_temperature
 from engine.session import Session
@@ -49,7 +50,7 @@ def skippy_session_create_from_resident_prefix(
     served = handles.take(model, Model, "model")
     session = served.create_session()
     try:
-        transfer.restore_prefix(
+        prefixes.restore(
             session, cache_seq_id, buffers.read_tokens(token_ids, token_count)
         )
     except BaseException:
@@ -123,11 +124,11 @@ def skippy_session_configure_chat_sampling(
     if metadata is None:
         target.forget_chat()
         return
-    if metadata.get("grammar") and not _never_starts(metadata):
-        target.forget_chat()
-        raise Unsupported("chat sampling: grammars are not supported by this runtime")
+    # Whatever fails below, the former chain is gone.
+    target.forget_chat()
     config, seed = _own_sampler(config, metadata)
-    target.configure_chat(config, prompt_token_count, seed)
+    grammar = GrammarText.of(metadata)
+    target.configure_chat(config, prompt_token_count, seed=seed, grammar=grammar)
 
 
 def _metadata(raw: bytes) -> dict[str, Any] | None:
@@ -152,11 +153,6 @@ def _own_sampler(
     temperature = parse_temperature(str(exact.get("temperature", config.temperature)))
     seed = exact.get("seed")
     return replace(config, temperature=temperature), None if seed is None else parse_seed(str(seed))
-
-
-def _never_starts(metadata: dict[str, Any]) -> bool:
-    """A lazy grammar waits for a trigger; with no trigger it constrains nothing."""
-    return metadata.get("grammar_lazy") is True and not metadata.get("grammar_triggers")
 
 
 @exported

@@ -8,8 +8,8 @@ session is in `engine/transfer.py`.
 from collections.abc import Callable
 from typing import Any
 
-from engine import transfer
-from engine.errors import BufferTooSmall, InvalidArgument, RuntimeFailure, Unsupported
+from engine import prefixes, transfer
+from engine.errors import BufferTooSmall, InvalidArgument, RuntimeFailure
 from engine.session import Session
 from engine.state_codec import PageDesc
 from skippy_abi import buffers
@@ -46,24 +46,28 @@ def _export(
     buffers.write_bytes(output, data, "output")
 
 
-def _export_sequence(
-    session: Any, layer_start: int, layer_end: int, output: Any, capacity: int, counter: Any
-) -> None:
-    """Attention memory has no part that pages could not rebuild: both state calls give it all."""
+def _keeps_recurrent(session: Any, layer_start: int, layer_end: int) -> tuple[Session, bool]:
+    """The session, and whether "state" means its recurrent part.
+
+    It means what KV pages cannot rebuild; without recurrent layers that is the whole sequence.
+    """
     target = session_of(session)
     _check_layers(target, layer_start, layer_end)
+    return target, target.state.exists
+
+
+def _export_full(target: Session, output: Any, capacity: int, counter: Any) -> None:
     _export(
-        transfer.state_bytes(target), lambda: transfer.export_state(target), output, capacity,
-        counter,
+        transfer.full_state_bytes(target), lambda: transfer.export_full_state(target), output,
+        capacity, counter,
     )
 
 
-def _import_sequence(
-    session: Any, layer_start: int, layer_end: int, source: Any, n_bytes: int
-) -> None:
-    target = session_of(session)
-    _check_layers(target, layer_start, layer_end)
-    transfer.import_state(target, buffers.read_bytes(source, n_bytes, "input"))
+def _export_recurrent(target: Session, output: Any, capacity: int, counter: Any) -> None:
+    _export(
+        transfer.recurrent_bytes(target), lambda: transfer.export_recurrent(target), output,
+        capacity, counter,
+    )
 
 
 @exported
@@ -71,7 +75,9 @@ def skippy_export_state(
     session: Any, layer_start: int, layer_end: int, output: Any, output_capacity: int,
     out_bytes: Any, out_error: Any,
 ) -> None:
-    _export_sequence(session, layer_start, layer_end, output, output_capacity, out_bytes)
+    target, is_recurrent = _keeps_recurrent(session, layer_start, layer_end)
+    export = _export_recurrent if is_recurrent else _export_full
+    export(target, output, output_capacity, out_bytes)
 
 
 @exported
@@ -79,39 +85,45 @@ def skippy_export_full_state(
     session: Any, layer_start: int, layer_end: int, output: Any, output_capacity: int,
     out_bytes: Any, out_error: Any,
 ) -> None:
-    _export_sequence(session, layer_start, layer_end, output, output_capacity, out_bytes)
+    target, _ = _keeps_recurrent(session, layer_start, layer_end)
+    _export_full(target, output, output_capacity, out_bytes)
 
 
 @exported
 def skippy_import_state(
     session: Any, layer_start: int, layer_end: int, source: Any, input_bytes: int, out_error: Any
 ) -> None:
-    _import_sequence(session, layer_start, layer_end, source, input_bytes)
+    target, is_recurrent = _keeps_recurrent(session, layer_start, layer_end)
+    data = buffers.read_bytes(source, input_bytes, "input")
+    if is_recurrent:
+        transfer.import_state(target, data)
+    else:
+        transfer.import_full_state(target, data)
 
 
 @exported
 def skippy_import_full_state(
     session: Any, layer_start: int, layer_end: int, source: Any, input_bytes: int, out_error: Any
 ) -> None:
-    _import_sequence(session, layer_start, layer_end, source, input_bytes)
+    target, _ = _keeps_recurrent(session, layer_start, layer_end)
+    transfer.import_full_state(target, buffers.read_bytes(source, input_bytes, "input"))
 
 
 @exported
 def skippy_export_recurrent_state(
     session: Any, output: Any, output_capacity: int, out_bytes: Any, out_error: Any
 ) -> None:
-    session_of(session)
+    target = session_of(session)
     buffers.require_out(out_bytes, SIZE, "out_bytes")
-    buffers.write_value(out_bytes, "size_t", 0, "out_bytes")
+    _export_recurrent(target, output, output_capacity, out_bytes)
 
 
 @exported
 def skippy_import_recurrent_state(
     session: Any, source: Any, input_bytes: int, out_error: Any
 ) -> None:
-    session_of(session)
-    if input_bytes:
-        raise Unsupported(f"recurrent state: {input_bytes} bytes for a model without any")
+    target = session_of(session)
+    transfer.import_recurrent(target, buffers.read_bytes(source, input_bytes, "input"))
 
 
 @exported
@@ -162,7 +174,7 @@ def _page_struct(page: PageDesc) -> Any:
 def skippy_session_save_prefix(
     session: Any, cache_seq_id: int, token_count: int, out_error: Any
 ) -> None:
-    transfer.save_prefix(session_of(session), cache_seq_id, token_count)
+    prefixes.save(session_of(session), cache_seq_id, token_count)
 
 
 @exported
@@ -170,9 +182,9 @@ def skippy_session_restore_prefix(
     session: Any, cache_seq_id: int, token_ids: Any, token_count: int, out_error: Any
 ) -> None:
     target = session_of(session)
-    transfer.restore_prefix(target, cache_seq_id, buffers.read_tokens(token_ids, token_count))
+    prefixes.restore(target, cache_seq_id, buffers.read_tokens(token_ids, token_count))
 
 
 @exported
 def skippy_session_drop_sequence(session: Any, seq_id: int, out_error: Any) -> None:
-    transfer.drop_prefix(session_of(session), seq_id)
+    prefixes.drop(session_of(session), seq_id)

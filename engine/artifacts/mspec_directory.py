@@ -110,7 +110,7 @@ def _directory_bytes(data: memoryview, shown: str) -> tuple[memoryview, int]:
         return ModelError(f"{shown}: {what}")
 
     if bytes(data[: len(MAGIC)]) != MAGIC:
-        raise bad(f"begins with {printable(bytes(data[:9]))}, an .mspec file with {printable(MAGIC)}")
+        raise bad(f"begins with {printable(bytes(data[:9]))}, not with {printable(MAGIC)}")
     if len(data) < HEADER_BYTES:
         raise bad(f"{len(data)} bytes, the header alone takes {HEADER_BYTES}")
     header = bytes(data[:HEADER_BYTES])

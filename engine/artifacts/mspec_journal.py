@@ -7,7 +7,6 @@ are directory records (`mspec_directory.py`). Who holds the journal's lock is th
 of the system come out as OSError; the writer names them.
 """
 
-import errno
 import fcntl
 import hashlib
 import io
@@ -25,7 +24,7 @@ from engine.artifacts.mspec_format import (
     check_text,
     packed_text,
 )
-from engine.artifacts.mspec_part import open_own
+from engine.artifacts.mspec_part import open_own, write_all
 from engine.errors import IoFailure, ModelError
 
 MAX_RESUME_KEY_BYTES = 4096
@@ -85,15 +84,16 @@ class Journal:
         at, before = self._ends[-1]
         line, checksum = _line(before, record)
         try:
-            if os.pwrite(self._file.fileno(), line, at) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_all(self._file.fileno(), line, at)
         except BaseException:
             self._file.truncate(at)
             raise
         self._ends.append((at + len(line), checksum))
 
     def _read(self) -> None:
-        lines = self._file.read(_MAX_BYTES).splitlines(keepends=True)[: MAX_OBJECTS + 1]
+        descriptor = self._file.fileno()
+        data = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_BYTES), 0)
+        lines = data.splitlines(keepends=True)[: MAX_OBJECTS + 1]
         if lines and self._takes(lines[0], self._run):
             self._read_objects(lines[1:])
             self._file.truncate(self._ends[-1][0])

@@ -25,11 +25,8 @@ class PartFile:
         self.is_open = True
 
     def put(self, data: bytes | memoryview, offset: int) -> None:
-        """Write all of the data, in as many pieces as the system wants; a gap becomes zeros."""
-        left = memoryview(data)
-        while left:
-            n_written = os.pwrite(self._descriptor, left, offset)
-            left, offset = left[n_written:], offset + n_written
+        """Write all of the data; a gap before it becomes zeros."""
+        write_all(self._descriptor, data, offset)
 
     def cut(self, end: int) -> None:
         """Drop everything from `end` on, and any header."""
@@ -76,3 +73,11 @@ def open_own(path: bytes) -> int:
         os.close(descriptor)
         raise IoFailure(f"cannot write {printable(path)}: it is not a regular file")
     return descriptor
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write in as many pieces as the system wants; what stops it half-way is raised by the next."""
+    left = memoryview(data)
+    while left:
+        n_written = os.pwrite(descriptor, left, offset)
+        left, offset = left[n_written:], offset + n_written

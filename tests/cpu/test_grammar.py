@@ -1,4 +1,4 @@
-"""Constrained choice on the tiny vocabulary: lazy start, masks, end tokens, and failing grammars."""
+"""Constrained choice on the tiny vocabulary: lazy start, masks, end tokens, failing grammars."""
 
 import json
 

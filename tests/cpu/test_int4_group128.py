@@ -15,7 +15,7 @@ def bf16(bits: int) -> float:
 
 
 def one_group(values: list[float], a: float) -> Array:
-    """[8, 128] whose first group begins with the values and holds `a`, so that it sets the scale."""
+    """[8, 128] whose first group begins with the values and has `a`, which sets its scale."""
     w = np.zeros((8, 128), np.float32)
     w[0, : len(values)] = values
     w[0, -1] = a
@@ -98,7 +98,7 @@ def test_quantising_is_the_formula_and_a_fixed_point(shape: tuple[int, int]) -> 
 
 def test_every_scale_is_a_fixed_point() -> None:
     """Every normal BF16 as the scale of a group with all its codes, both orders."""
-    # From 0x7E12 on, seven times the scale is beyond float32.
+    # From 0x7E13 on, seven times the scale is beyond float32.
     bits = np.arange(0x0080, 0x7E10, dtype=np.uint16).reshape(-1, 8)
     row = np.array([0xF7, 0x91, 0x2E, 0xD3, 0x4C, 0xB5, 0x6A, 0x0F] * 8, np.uint8)
     for scales in (bits, bits[::-1]):
@@ -109,7 +109,8 @@ def test_every_scale_is_a_fixed_point() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(0, 128), (8, 0), (7, 128), (12, 128), (8, 64), (8, 129), (8, 192), (1024,), (1, 8, 128)]
+    "shape",
+    [(0, 128), (8, 0), (7, 128), (12, 128), (8, 64), (8, 129), (8, 192), (1024,), (1, 8, 128)],
 )  # fmt: skip
 def test_a_shape_that_does_not_suit_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgument, match="does not suit int4_symmetric_group_bf16_scale"):

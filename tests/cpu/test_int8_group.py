@@ -54,7 +54,7 @@ def _largest(w: np.ndarray) -> np.ndarray:
 
 def test_every_scale_is_a_fixed_point() -> None:
     """Every normal BF16 as the scale of a group with all 255 codes between two groups."""
-    # From 0x7C01 on, 127 times the scale is beyond float32.
+    # From 0x7C02 on, 127 times the scale is beyond float32.
     scales = np.arange(0x0080, 0x7C00, dtype=np.uint16).reshape(8, -1)
     row = np.concatenate((np.arange(-127, 1), np.arange(0, 128))).astype(np.int8)
     codes = np.tile(row, (8, scales.shape[1] // 2))

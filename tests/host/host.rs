@@ -64,7 +64,7 @@ fn run(libraries: Vec<OsString>, words: &[OsString]) -> Result<(), String> {
         ("open", _) => model::Model::open(api, &model, 1)?.free(),
         ("info", _) => calls::model_info(api, &model),
         ("process", "reopen") => process::reopen(api, &model),
-        ("process", how) => process::leave(api, &model, how),
+        ("process", how) => process::leave(api, &model, how, number(3).unwrap_or(0)),
         (other, _) => Err(format!("no command {other:?}; {USAGE}")),
     }
 }

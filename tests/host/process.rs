@@ -133,6 +133,15 @@ fn answer(model: &Model) -> Answer<usize> {
     Ok(done.tokens.len())
 }
 
+fn work(model: &Model, n_prefill: usize) -> Answer<()> {
+    if n_prefill == 0 {
+        return answer(model).map(drop);
+    }
+    let session = model.session()?;
+    session.prefill(&vec![1; n_prefill])?;
+    session.free()
+}
+
 /// `process MODEL reopen`: what a model took is given back by the time that its free call returns.
 pub fn reopen(api: &Api, path: &OsStr) -> Answer<()> {
     Model::open(api, path, 1)?.free()?;
@@ -216,20 +225,21 @@ pub fn closed(libraries: Vec<OsString>, path: &OsStr) -> Answer<()> {
     }
 }
 
-/// `process MODEL HOW`: one thread decodes without end while the process is left in a way.
-pub fn leave(api: &'static Api, path: &OsStr, how: &str) -> Answer<()> {
+/// `process MODEL HOW [N_PREFILL]`: one thread decodes without end, or runs prompts of that many
+/// tokens, while the process is left in a way.
+pub fn leave(api: &'static Api, path: &OsStr, how: &str, n_prefill: usize) -> Answer<()> {
     let model: &'static Model = Box::leak(Box::new(Model::open(api, path, 1)?));
     let (told, started) = std::sync::mpsc::channel();
-    std::thread::spawn(move || loop {
-        answer(model).expect("an answer");
+    std::thread::spawn(move || {
+        answer(model).expect("a first answer");
         told.send(()).expect("somebody listens");
+        // Ends quietly at the refusal of a process that is exiting.
+        while work(model, n_prefill).is_ok() {}
     });
     started.recv().expect("a first answer");
     std::thread::sleep(Duration::from_millis(30));
     println!("leaving");
     std::io::stdout().flush().expect("standard output");
-    // So that the decoding thread has no receiver to miss.
-    std::mem::forget(started);
     match how {
         "return" => return Err(String::new()),
         "exit" => drop(std::thread::spawn(|| unsafe { exit(LEFT) })),

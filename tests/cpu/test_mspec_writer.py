@@ -1,0 +1,255 @@
+"""Owns the proof that written .mspec files are exact, and whole or not there."""
+
+import errno
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.artifacts.mspec import open_mspec
+from engine.artifacts.mspec_format import Kind, Origin
+from engine.artifacts.mspec_writer import MspecWriter
+from engine.errors import InvalidArgument, IoFailure, ModelError
+from tests.cpu import mspec_cases as cases
+
+ROOT = Path(__file__).resolve().parents[2]
+ORIGIN = Origin("tiny", "bf16", cases.RECIPE_SHA256)
+KIND_NAMES = ("", "tensor", "text", "json", "blob")
+
+
+def put(writer: MspecWriter, item: cases.Item, n: int = 7) -> None:
+    """Write an item of the hand-made files, its data in pieces of n bytes."""
+    data = item.data
+    writer.write(
+        item.name.decode(), KIND_NAMES[item.kind], cases.DTYPE_NAMES[item.dtype], item.dims(),
+        cases.LAYOUT_NAMES[item.layout], (data[i : i + n] for i in range(0, len(data), n)),
+    )  # fmt: skip
+
+
+def small(writer: MspecWriter, name: str = "x", n: int = 4) -> None:
+    writer.write(name, "tensor", "f32", (n,), "row_major", [bytes(4 * n)])
+
+
+def test_a_file_is_what_the_format_says(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    items = cases.sound_items()
+    with MspecWriter(path, ORIGIN, "key") as writer:
+        for item in items:
+            put(writer, item)
+        assert list(writer.done) == [item.name.decode() for item in items]
+        assert writer.n_bytes == sum(len(item.data) for item in items)
+        assert writer.finish() == cases.weights_id(items).hex()
+    assert path.read_bytes() == cases.mspec(items)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_file_without_objects(tmp_path: Path) -> None:
+    with MspecWriter(tmp_path / "out", ORIGIN, "key") as writer:
+        writer.finish()
+    assert (tmp_path / "out").read_bytes() == cases.mspec()
+
+
+def test_chunks_may_be_anything_contiguous_or_not(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.uint16).reshape(3, 4)
+    empty = np.zeros((0, 4), np.float32)
+    chunks = (x[:2], b"", x.T[:, 2], empty, memoryview(b"1234"), bytearray(8))
+    with MspecWriter(tmp_path / "out", ORIGIN, "key") as writer:
+        writer.write("x", "tensor", "bf16", (np.int64(18),), "row_major", chunks)
+        writer.write_text("t", "hé")
+        writer.write_text("j", "{}", Kind.JSON)
+        writer.finish()
+    with open_mspec(tmp_path / "out") as file:
+        assert file.raw("x").tobytes() == x.tobytes() + b"1234" + bytes(8)
+        assert file.text("t") == "hé"
+        assert file.objects["j"].kind == "json"
+
+
+def test_a_writer_goes_on_after_a_refusal(tmp_path: Path) -> None:
+    """Whatever is refused leaves no trace in the bytes."""
+    path = tmp_path / "out"
+    items = cases.sound_items()
+    with MspecWriter(path, ORIGIN, "key") as writer:
+        for item in items:
+            with pytest.raises(InvalidArgument, match="or more bytes"):
+                put(writer, item._replace(data=item.data + b"\1" * 700, shape=item.dims()))
+            with pytest.raises(InvalidArgument, match=f"gave {len(item.data) - 1} bytes"):
+                put(writer, item._replace(data=item.data[:-1], shape=item.dims()))
+            put(writer, item)
+        writer.finish()
+    assert path.read_bytes() == cases.mspec(items)
+
+
+BAD_OBJECTS: dict[str, tuple[Callable[[MspecWriter], None], str]] = {
+    "twice": (lambda w: small(w, "first"), "'first' is written already"),
+    "no name": (lambda w: small(w, ""), "has 0 bytes"),
+    "long name": (lambda w: small(w, "n" * 257), "has 257 bytes"),
+    "NUL in the name": (lambda w: small(w, "a\0"), "no NUL"),
+    "surrogate in the name": (lambda w: small(w, "a\ud800"), "is not text"),
+    "kind": (lambda w: w.write("x", "tensors", "f32", (1,), "row_major", []), "tensors of f32"),
+    "dtype": (lambda w: w.write("x", "tensor", "q4", (1,), "row_major", []), "tensor of q4"),
+    "layout": (lambda w: w.write("x", "tensor", "f32", (1,), "rows", []), "kept as row_major"),
+    "no dims": (lambda w: w.write("x", "tensor", "f32", (), "row_major", []), r"shape \[\]"),
+    "dim 0": (lambda w: w.write("x", "tensor", "f32", (3, 0), "row_major", []), r"\[3, 0\]"),
+    "9 dims": (lambda w: w.write("x", "tensor", "f32", (1,) * 9, "row_major", []), "1 to 8"),
+    "huge": (lambda w: w.write("x", "tensor", "f32", (2**64,), "row_major", []), "is more than"),
+    "text": (lambda w: w.write("x", "text", "f32", (1,), "row_major", []), "text of f32"),
+    "text 2d": (lambda w: w.write("x", "text", "u8", (1, 1), "row_major", []), "one dimension"),
+    "empty text": (lambda w: w.write_text("x", ""), r"shape \[0\]"),
+    "long text": (lambda w: w.write("x", "json", "u8", (2**27,), "row_major", []), "is more than"),
+    "text that is none": (lambda w: w.write_text("x", "\ud800"), "'x' is not text"),
+    "int4": (lambda w: w.write("x", "tensor", "int4", (4, 128), "int4_symmetric_group_bf16_scale",
+        []), "multiple of 8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "words"), BAD_OBJECTS.values(), ids=BAD_OBJECTS)
+def test_a_bad_object_is_refused(
+    write: Callable[[MspecWriter], None], words: str, tmp_path: Path
+) -> None:
+    with MspecWriter(tmp_path / "out", ORIGIN, "key") as writer:
+        small(writer, "first")
+        with pytest.raises(InvalidArgument, match=words):
+            write(writer)
+        assert list(writer.done) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "key", "words"),
+    [(Origin("", "r", "0" * 64), "k", "model_id"),
+     (Origin("m", "r" * 257, "0" * 64), "k", "recipe"),
+     (Origin("m", "r", "0" * 63), "k", "not 64 hex"), (Origin("m", "r", "G" * 64), "k", "not 64"),
+     (Origin("m", "r", "A" * 64), "k", "not 64"), (Origin("m\0", "r", "0" * 64), "k", "NUL"),
+     (ORIGIN, "", "resume_key"), (ORIGIN, "k" * 4097, "resume_key .* 4097 bytes")],
+)  # fmt: skip
+def test_a_bad_origin_is_refused_and_leaves_nothing(
+    origin: Origin, key: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        MspecWriter(tmp_path / "out", origin, key)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ModelError("broken"), KeyboardInterrupt(), MemoryError()])
+def test_a_source_that_breaks_off_undoes_its_object(error: BaseException, tmp_path: Path) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"\1" * 5000
+        raise error
+
+    x = cases.Item(b"x", bytes(16), shape=(4,))
+    with MspecWriter(tmp_path / "out", ORIGIN, "key") as writer:
+        with pytest.raises(type(error)):
+            writer.write("y", "tensor", "f32", (5000,), "row_major", chunks())
+        put(writer, x)
+        writer.finish()
+    assert (tmp_path / "out").read_bytes() == cases.mspec([x])
+
+
+def test_a_closed_writer_refuses(tmp_path: Path) -> None:
+    writer = MspecWriter(tmp_path / "out", ORIGIN, "key")
+    writer.finish()
+    for call in (writer.finish, writer.abort, lambda: small(writer)):
+        with pytest.raises(InvalidArgument, match="is closed"):
+            call()
+    writer.close()
+
+
+def test_abort_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+    writer = MspecWriter(tmp_path / "out", ORIGIN, "key")
+    small(writer)
+    writer.abort()
+    assert os.listdir(tmp_path) == ["out"]
+    assert (tmp_path / "out").read_bytes() == b"old"
+
+
+def failing(code: int) -> Callable[..., None]:
+    def fail(*args: object, **kw: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "pwrite"])
+def test_a_refusal_of_the_system_keeps_the_old_file_and_what_is_done(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    items = cases.sound_items()
+    n_open = len(os.listdir("/proc/self/fd"))
+    with MspecWriter(path, ORIGIN, "key") as writer:
+        for item in items:
+            put(writer, item)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing(errno.ENOSPC))
+            with pytest.raises(IoFailure, match=r"out': No space left on device"):
+                writer.finish()
+    assert path.read_bytes() == b"old"
+    assert len(os.listdir("/proc/self/fd")) == n_open
+    with pytest.raises(ModelError):
+        open_mspec(tmp_path / "out.part")
+    with MspecWriter(path, ORIGIN, "key") as writer:
+        assert len(writer.done) == len(items)
+        writer.finish()
+    assert path.read_bytes() == cases.mspec(items)
+
+
+@pytest.mark.parametrize("limit", [0, 100, 70_000, 3_000_000])
+def test_a_full_device_keeps_what_is_done(limit: int, tmp_path: Path) -> None:
+    """A limit on file length stands in for a full device: the real write call fails half-way."""
+    code = (
+        "import resource, sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from engine.artifacts.mspec_format import Origin\n"
+        "from engine.artifacts.mspec_writer import MspecWriter\n"
+        "from engine.errors import IoFailure\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "try:\n"
+        "    with MspecWriter(sys.argv[1], Origin('m', 'r', '0' * 64), 'k') as w:\n"
+        "        w.write_text('first', 'a')\n"
+        "        w.write('x', 'tensor', 'f32', (1 << 20,), 'row_major',\n"
+        "                (bytes(65536) for _ in range(64)))\n"
+        "except IoFailure as e:\n"
+        "    print(e, end='')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "out")], capture_output=True, check=True
+    )
+    assert done.stdout.endswith(b"out': File too large")
+    assert not (tmp_path / "out").exists()
+    with MspecWriter(tmp_path / "out", Origin("m", "r", "0" * 64), "k") as writer:
+        assert list(writer.done) == (["first"] if limit >= 70_000 else [])
+
+
+def test_targets_that_cannot_be_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.part").mkdir()
+    os.mkfifo(tmp_path / "b.part.journal")
+    (tmp_path / "c.part").symlink_to(tmp_path / "folder")
+    for name, reason in (
+        ("missing/out", "No such file"), ("folder", "not a regular file"),
+        ("pipe", "not a regular file"), ("n" * 250, "too long"), ("pipe/out", "Not a directory"),
+        ("a", "Is a directory"), ("b", "not a regular file"), ("c", "symbolic link"),
+    ):  # fmt: skip
+        with pytest.raises(IoFailure, match=reason):
+            MspecWriter(tmp_path / name, ORIGIN, "key")
+    assert not any((tmp_path / "folder").iterdir())
+
+
+def test_writing_takes_little_memory(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        with MspecWriter(tmp_path / "out", ORIGIN, "key") as writer:
+            chunks = (bytes(1 << 20) for _ in range(64))
+            writer.write("x", "tensor", "f32", (1 << 24,), "row_major", chunks)
+            writer.finish()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "out").stat().st_size > 64 << 20
