@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.artifacts.bf16 import round_to_bf16, widen_bf16
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from engine.records import ModelPlan, Step
@@ -59,6 +60,7 @@ class Program:
         self.max_rows = MAX_ROWS
         self._device = device
         self._schedule = plan.schedule
+        self._rounded = plan.schedule.activations if plan.rounds_activations else frozenset()
         self._n_vocab = plan.n_vocab
         rows = (n_cells, plan.kv.n_heads, plan.kv.d_head)
         try:
@@ -116,9 +118,8 @@ class Program:
         if self.states:
             for name in SEQUENCE_INPUTS:
                 buffers[name] = self._sequence_input(name, getattr(chunk, name))
-        self._launch(self._schedule.embed, buffers)
-        for layer in self._schedule.layers:
-            self._launch(layer, buffers)
+        for steps in (self._schedule.embed, *self._schedule.layers):
+            self._launch(steps, buffers, chunk.slots)
         return self._head(chunk, buffers)
 
     def _head(self, chunk: Chunk, buffers: dict[str, Any]) -> F32:
@@ -129,17 +130,35 @@ class Program:
             buffers[name] = self._scratch[name][:n_wanted]
         buffers["rows"] = self._index["rows"][:n_wanted]
         self._device.upload(buffers["rows"], chunk.rows.astype(np.int32))
-        self._launch(self._schedule.head, buffers)
+        self._launch(self._schedule.head, buffers, chunk.slots)
         logits = self._device.download(buffers["logits"])
         return logits[:, : self._n_vocab]
 
-    def _launch(self, steps: Sequence[Step], buffers: dict[str, Any]) -> None:
+    def _launch(self, steps: Sequence[Step], buffers: dict[str, Any], slots: I32) -> None:
         for step in steps:
             args = {
                 name: buffers[value] if isinstance(value, str) else value
                 for name, value in step.args.items()
             }
             self._device.launch(step.op, **args)
+            if self._rounded:
+                self._round_outputs(step, buffers, slots)
+
+    def _round_outputs(self, step: Step, buffers: dict[str, Any], slots: I32) -> None:
+        """Put what a step stored as an activation on the BF16 grid; of a cache, the new rows."""
+        for param in step.op.params:
+            name = step.args.get(param.name)
+            if not param.out or not isinstance(name, str):
+                continue
+            if name in self._rounded:
+                parts = [buffers[name]]
+            elif name.partition(".")[0] in ("k_cache", "v_cache"):
+                parts = [buffers[name][run] for run in _runs(slots)]
+            else:
+                continue
+            for part in parts:
+                values = self._device.download(part)
+                self._device.upload(part, widen_bf16(round_to_bf16(values)))
 
     def _table(self, chunk: Chunk) -> Buffer:
         """Cell tables of the chunk's sequences, padded to one width: i32 [S, W]."""

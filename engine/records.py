@@ -36,7 +36,8 @@ class Schedule:
 
     `embed` and `layers` run over all T rows of a chunk and leave the residual stream in "h";
     `head` runs over the rows that want logits, from "h_out" to "logits". `buffers` gives each
-    scratch buffer's columns: one row for each token, float32.
+    scratch buffer's columns: one row for each token, float32. `activations` names the buffers that
+    a BF16 engine stores as BF16.
     """
 
     embed: tuple[Step, ...]
@@ -44,6 +45,7 @@ class Schedule:
     head: tuple[Step, ...]
     buffers: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, npt.NDArray]  # type: ignore[type-arg]
+    activations: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Weight:
 class ModelPlan:
     """Everything that opening one exact model needs, as T3 resolved it.
 
-    `n_vocab` counts the ids that exist; logits of padding rows behind them are cut off. `states`
+    `rounds_activations` puts every stored activation on the BF16 grid, which is what a BF16 engine
+    computes; without it the host device keeps float32. `n_vocab` counts the ids that exist; logits of padding rows behind them are cut off. `states`
     names the recurrent state arrays and gives the shape of one sequence's share; float32.
     `model_id` and `weights_id` are the identity that state exports carry; `display_path` is the
     artifact's printable name for events and messages.
@@ -77,3 +80,4 @@ class ModelPlan:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     display_path: str
+    rounds_activations: bool = False

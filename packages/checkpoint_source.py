@@ -5,7 +5,6 @@ has such a name is followed, as hubs' caches use them). Index and shards must ag
 """
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,18 @@ from engine.artifacts.mspec_format import Kind
 from engine.artifacts.safetensors import FLOATS, SafetensorsFile, SafetensorsTensor
 from engine.artifacts.strict_json import parse_json, read_small_file
 from engine.errors import ModelError
-from packages.sources import Convertible, Files, SourceTensor, Text, shown
+from packages.sources import (
+    CHAT_TEMPLATE,
+    TOKENIZER,
+    Convertible,
+    Files,
+    SourceTensor,
+    Text,
+    check_ids,
+    shown,
+)
 
-CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
+CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARDS = 1024
@@ -121,13 +129,13 @@ class CheckpointSource:
         texts = {}
         if self._has(TOKENIZER):
             document = self._json(TOKENIZER)
-            _check_ids(document, model.n_ids, f"{self.shown}: {TOKENIZER}")
+            check_ids(document, model.n_ids, f"{self.shown}: {TOKENIZER}")
             texts[TOKENIZER] = Text(Kind.JSON, self._read[TOKENIZER].decode())
         elif not model.is_twin:
             raise self._bad(f"{TOKENIZER} is missing; only a twin is converted without one")
         template = self._template()
         if template:
-            texts["chat_template"] = Text(Kind.TEXT, template)
+            texts[CHAT_TEMPLATE] = Text(Kind.TEXT, template)
         return texts
 
     def _template(self) -> str:
@@ -176,15 +184,3 @@ def _by_text_name(
         )
     return tensors, left_out
 
-
-def _check_ids(document: Any, n_ids: int, what: str) -> None:
-    """The ids of a tokenizer.json must be just those that the package's model has."""
-    try:
-        ids = [*document["model"]["vocab"].values()]
-        ids += [token["id"] for token in document.get("added_tokens") or []]
-        highest = max(ids)
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise ModelError(f"{what}: no vocabulary of ids in it") from e
-    if type(highest) is not int or highest + 1 != n_ids:
-        shown_id = json.dumps(highest)[:40]
-        raise ModelError(f"{what}: highest id is {shown_id}, the package has ids up to {n_ids - 1}")

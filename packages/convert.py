@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.artifacts.mapped_file import printable
-from engine.artifacts.mspec_format import Kind, Layout, Origin, layout_of, object_bytes
+from engine.artifacts.mspec_format import Kind, Origin, layout_of, object_bytes
 from engine.artifacts.mspec_writer import MspecWriter
 from engine.artifacts.output_file import refuse_input_as_output
 from engine.artifacts.weight_codecs import encode_rows
@@ -21,7 +21,17 @@ from engine.errors import InvalidArgument, ModelError
 from packages.checkpoint_source import CheckpointSource
 from packages.gguf_source import GgufSource
 from packages.recipes import Format, Recipe, recipe_named
-from packages.sources import Block, Convertible, Expected, Source, SourceTensor, Text
+from packages.sources import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    TOKENIZER,
+    Block,
+    Convertible,
+    Expected,
+    Source,
+    SourceTensor,
+    Text,
+)
 
 CONVERTIBLE = ("qwen3_8_27b",)
 CONV_ROLE = "conv"
@@ -109,7 +119,7 @@ def convert(
     try:
         refuse_input_as_output(dst, source.file_ids)
         plan = _plan(source, model, chosen)
-        texts = {"config": _config(model), **source.texts}
+        texts = {CONFIG: _config(model), **source.texts}
         with MspecWriter(dst, origin, source.identity) as writer:
             try:
                 n_resumed = writer.n_bytes
@@ -176,7 +186,7 @@ def _planned(
     shape = expected.shape
     if expected.role == CONV_ROLE:
         # One input channel for each output channel: the op reads [channels, taps].
-        shape = (shape[0], shape[2])
+        shape = shape[:1] + shape[2:]
     chosen = recipe.format_of(expected.role, shape)
     n_bytes = object_bytes(Kind.TENSOR, chosen.dtype, shape, layout_of(chosen.dtype))
     return Converted(
@@ -189,8 +199,7 @@ def _write(
     progress: Progress,
 ) -> int:
     """Write what is not done yet; the bytes of all objects."""
-    raw = {name: text.text.encode() for name, text in texts.items()}
-    total = sum(map(len, raw.values())) + sum(tensor.n_bytes for tensor in plan)
+    total = sum(len(text.text.encode()) for text in texts.values()) + sum(tensor.n_bytes for tensor in plan)
     progress(writer.n_bytes, total)
 
     def counted(chunks: Iterable[Block]) -> Iterator[Block]:
@@ -202,8 +211,7 @@ def _write(
 
     for name, text in texts.items():
         if name not in writer.done:
-            kind, shape = text.kind, (len(raw[name]),)
-            writer.write(name, kind, "u8", shape, Layout.ROW_MAJOR, (raw[name],))
+            writer.write_text(name, text.text, text.kind)
     for tensor in plan:
         if tensor.name not in writer.done:
             dtype, shape = tensor.format.dtype, tensor.shape
@@ -230,9 +238,9 @@ def _config(model: Convertible) -> Text:
 
 def _notes(source: Source) -> tuple[str, ...]:
     notes = []
-    if not any("tokenizer" in name for name in source.texts):
+    if TOKENIZER not in source.texts:
         notes.append("no tokenizer: the file can be run by token ids only")
-    if "chat_template" not in source.texts:
+    if CHAT_TEMPLATE not in source.texts:
         notes.append("no chat template")
     return tuple(notes)
 

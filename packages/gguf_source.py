@@ -1,12 +1,9 @@
 """Owns a GGUF file as a source: one file, its tensors as upstream has them, its tokenizer.
 
-What the file's names and layouts mean is the package's (`Convertible.upstream_tensors`). The
-tokenizer stays as the file describes it, in the JSON object `tokenizer.gguf.json` of all
-`tokenizer.` keys: a tokenizer.json would have to be guessed from it.
+What the file's names and layouts mean is the package's (`Convertible.upstream_tensors`).
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,22 @@ from engine.artifacts.ggml_types import GGML_TYPES
 from engine.artifacts.gguf import GgufFile, GgufTensor, open_gguf
 from engine.artifacts.mspec_format import Kind
 from engine.artifacts.row_blocks import forget, row_ranges
+from engine.artifacts.strict_json import parse_json
 from engine.errors import ModelError
-from packages.sources import Block, Convertible, Files, Text
+from packages.gguf_tokenizer import tokenizer_json
+from packages.sources import (
+    CHAT_TEMPLATE,
+    TOKENIZER,
+    Block,
+    Convertible,
+    Files,
+    Text,
+    check_ids,
+)
 
 TEMPLATE_KEY, TOKENS_KEY = "tokenizer.chat_template", "tokenizer.ggml.tokens"
-TOKENIZER_PREFIX = "tokenizer."
-TOKENIZER = "tokenizer.gguf.json"
 # Formats that are arrays; uint16 stands for the bits of BF16.
-_PLAIN = {
+_PLAIN: dict[int, np.dtype[Any]] = {
     ggml_types.F32: np.dtype("<f4"), ggml_types.F16: np.dtype("<f2"),
     ggml_types.BF16: np.dtype("<u2"),
 }
@@ -89,27 +94,19 @@ def rows(tensor: GgufTensor, start: int, stop: int) -> Iterator[Block]:
 
 def _texts(file: GgufFile, model: Convertible) -> dict[str, Text]:
     texts = {}
-    keys = [key for key in file.metadata if key.startswith(TOKENIZER_PREFIX)]
-    if TOKENS_KEY in keys:
-        plain = {key: file.get(key) for key in keys if not key.startswith(TEMPLATE_KEY)}
-        texts[TOKENIZER] = Text(Kind.JSON, _json(plain, file.shown))
+    if TOKENS_KEY in file.metadata:
+        text = tokenizer_json(file)
+        what = f"{file.shown}: its tokenizer"
+        check_ids(parse_json(text.encode(), what), model.n_ids, what)
+        texts[TOKENIZER] = Text(Kind.JSON, text)
     elif not model.is_twin:
         raise ModelError(f"{file.shown}: no {TOKENS_KEY}; only a twin is converted without one")
     template = file.get(TEMPLATE_KEY)
     if template is not None and not isinstance(template, str):
         raise ModelError(f"{file.shown}: {TEMPLATE_KEY} is not a text")
     if template:
-        texts["chat_template"] = Text(Kind.TEXT, template)
+        texts[CHAT_TEMPLATE] = Text(Kind.TEXT, template)
     return texts
-
-
-def _json(document: dict[str, Any], what: str) -> str:
-    try:
-        return json.dumps(
-            document, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
-        )
-    except ValueError as e:
-        raise ModelError(f"{what}: a number of the tokenizer is not finite") from e
 
 
 def _header_sha256(file: GgufFile) -> str:

@@ -21,6 +21,9 @@ from engine.errors import ModelError
 
 Block = npt.NDArray[Any]
 
+# Names of text objects.
+CONFIG, TOKENIZER, CHAT_TEMPLATE = "config", "tokenizer.json", "chat_template"
+
 
 class Expected(Protocol):
     """What a package's inventory says of a tensor."""
@@ -64,9 +67,9 @@ class Source(Protocol):
     identity: str
     n_bytes: int
     file_ids: frozenset[FileId]
-    tensors: Mapping[str, SourceTensor]
-    left_out: Mapping[str, int]
-    texts: Mapping[str, Text]
+    tensors: dict[str, SourceTensor]
+    left_out: dict[str, int]
+    texts: dict[str, Text]
 
     def require_unchanged(self) -> None:
         """ModelError when a file is not the one that was opened any more."""
@@ -119,6 +122,22 @@ class Files:
             fields = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
             if any(getattr(now, field) != getattr(before, field) for field in fields):
                 raise ModelError(f"{shown(path)} was changed while it was converted")
+
+
+def check_ids(tokenizer: Any, n_ids: int, what: str) -> None:
+    """ModelError unless the ids of a parsed tokenizer.json are just 0 to n_ids - 1 at most.
+
+    A higher one would never be generated, and of a missing one nobody could read the text.
+    """
+    try:
+        ids = list(tokenizer["model"]["vocab"].values())
+        ids += [token["id"] for token in tokenizer.get("added_tokens") or []]
+    except (AttributeError, KeyError, TypeError) as e:
+        raise ModelError(f"{what}: no vocabulary of ids in it") from e
+    if not ids or not all(type(i) is int for i in ids):
+        raise ModelError(f"{what}: no vocabulary of ids in it")
+    if max(ids) != n_ids - 1:
+        raise ModelError(f"{what}: highest id is {max(ids)}, the package's is {n_ids - 1}")
 
 
 def shown(path: Path) -> str:

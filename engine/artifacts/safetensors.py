@@ -1,8 +1,8 @@
 """Owns reading a safetensors file: its header checked, its float tensors by rows of the mapping.
 
 Knows nothing of models. The format: a u64 length, that many bytes of JSON, then the data; the JSON
-maps each name to {dtype, shape, data_offsets [begin, end) in the data}, and `__metadata__` to texts.
-All little-endian. The data must be covered exactly: no gap, no overlap, nothing after the end, so
+maps each name to {dtype, shape, data_offsets [begin, end) in the data}, and `__metadata__` to
+texts. All little-endian. The data must be covered exactly: no gap, no overlap, nothing after the end, so
 that two readers cannot see different weights. Every refusal is a ModelError with file, field, value
 and limit.
 """
@@ -37,7 +37,9 @@ DTYPES = {
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }
 # What rows are read as; uint16 stands for the bits of BF16, which numpy has not.
-FLOATS = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+FLOATS: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
+}
 
 
 @dataclass(frozen=True, slots=True)

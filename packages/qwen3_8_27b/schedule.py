@@ -21,6 +21,8 @@ from ptx.rmsnorm.op import OP as RMSNORM
 from ptx.sigmoid_gate.op import OP as SIGMOID_GATE
 from ptx.swiglu.op import OP as SWIGLU
 
+# What a BF16 engine keeps in float32 between ops.
+FLOAT32_BUFFERS = {"g", "beta", "logits"}
 SEQUENCES = {"starts": "starts", "state_in": "state_in", "state_out": "state_out"}
 
 
@@ -38,6 +40,7 @@ def schedule(dims: HybridDims) -> Schedule:
         ),
         buffers=_buffers(dims),
         constants={"inv_freq": dims.rope_theta ** (-2.0 * pairs / dims.d_rotary)},
+        activations=frozenset(_buffers(dims)) - FLOAT32_BUFFERS,
     )
 
 

@@ -64,7 +64,7 @@ GGUF_FIELDS: Mapping[str, Callable[[HybridDims], float]] = {
 _ABSENT = object()
 
 
-def check_config(document: Any, dims: HybridDims, key: str, what: str) -> None:
+def check_config(document: Any, what: str, dims: HybridDims, key: str) -> None:
     """ModelError naming every field of a parsed config.json that contradicts the dims."""
     text = document.get("text_config", document) if isinstance(document, dict) else None
     if not isinstance(text, dict):

@@ -108,11 +108,11 @@ def run(model: Any, ids: list[int], positions: Any = None) -> dict[str, Any]:
             torch.tensor([ids]), output_hidden_states=True, use_cache=True,
             position_ids=None if positions is None else torch.from_numpy(positions)[:, None],
         )
-    cache = out["cache"] if "cache" in out else out.past_key_values
     return {
         "logits": out.logits[0].double().numpy(),
         "hidden": np.stack([h[0].double().numpy() for h in out.hidden_states]),
-        "cache": cache,
+        # Named so since 5.24; the older name still answers, with a warning.
+        "cache": out.cache if hasattr(out, "cache") else out.past_key_values,
     }
 
 
@@ -142,7 +142,11 @@ def test_greedy_ids_of_checkpoints(tmp_path: Path, seed: int, naming: str) -> No
         vision=naming == "multimodal", shard_bytes=400_000,
     )
     kind = "ForConditionalGeneration" if naming == "multimodal" else "ForCausalLM"
-    theirs = getattr(transformers, f"Qwen3_5{kind}").from_pretrained(tmp_path, dtype=torch.float32)
+    theirs, loading = getattr(transformers, f"Qwen3_5{kind}").from_pretrained(
+        tmp_path, dtype=torch.float32, output_loading_info=True
+    )
+    assert not loading["missing_keys"]
+    assert not loading["mismatched_keys"]
     weights = CountedWeights(TINY, seed)
     stored = {n: tensor(weights, n).astype(np.float32) for n in weights.names()}
     model = Hybrid(DictWeights(stored), TINY)
