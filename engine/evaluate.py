@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import InvalidArgument, RuntimeFailure
+from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.program import Chunk
 
 if TYPE_CHECKING:
@@ -25,19 +25,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """Tokens to evaluate behind a session's position, and which rows want logits."""
+    """Tokens to evaluate behind a session's position, and which rows want logits.
+
+    `hidden` float32 [n_tokens, D] are the rows of the stage before, where the stage takes them.
+    """
 
     session: Session
     tokens: Sequence[int]
     rows: Literal["none", "last", "all"]
+    hidden: npt.NDArray[np.float32] | None = None
 
 
 class Evaluation:
-    """The outcome of a pass: `rows[i]` is float32 [n_rows, V] for work i; not yet committed."""
+    """The outcome of a pass, not yet committed.
 
-    def __init__(self, works: Sequence[Work], rows: list[npt.NDArray[np.float32]]) -> None:
+    For work i `rows[i]` are logits float32 [n_rows, V], and `hidden[i]` float32 [n_tokens, D] on a
+    stage that gives hidden rows, else None.
+    """
+
+    def __init__(self, works: Sequence[Work]) -> None:
         self.works = works
-        self.rows = rows
+        self.rows: list[npt.NDArray[np.float32]] = []
+        self.hidden: list[npt.NDArray[np.float32] | None] = []
 
     def commit(self, n_seen: int | None = None) -> None:
         """Advance every session by its tokens; `n_seen` caps what enters the history."""
@@ -76,11 +85,12 @@ def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
             raise InvalidArgument(
                 f"verify: {len(work.tokens)} tokens, at most {model.program.max_rows} in one call"
             )
+        _check_hidden(model, work)
         _check_cells(work.session)
     model.pool.reserve([(w.session.cells, w.session.position, len(w.tokens)) for w in works])
-    evaluation = Evaluation(works, [])
+    evaluation = Evaluation(works)
     with evaluation.guarded():
-        evaluation.rows.extend(_run(model, works))
+        evaluation.rows, evaluation.hidden = _run(model, works)
         _check_finite(evaluation)
     return evaluation
 
@@ -89,15 +99,17 @@ def _check_finite(evaluation: Evaluation) -> None:
     """Mark every session whose logits hold a NaN or infinity, and refuse the pass."""
     broken = [
         work.session
-        for work, rows in zip(evaluation.works, evaluation.rows, strict=True)
-        if not np.isfinite(rows).all()
+        for work, rows, hidden in zip(
+            evaluation.works, evaluation.rows, evaluation.hidden, strict=True
+        )
+        if not np.isfinite(rows if hidden is None else hidden).all()
     ]
     for session in broken:
         session.needs_reset = True
     if broken:
         places = ", ".join(f"lane {s.lane} at position {s.position}" for s in broken)
         raise RuntimeFailure(
-            f"forward: logits are not finite for the session on {places}; it needs a reset"
+            f"forward: results are not finite for the session on {places}; it needs a reset"
         )
 
 
@@ -110,6 +122,16 @@ def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
             raise InvalidArgument(
                 f"tokens: id {token} at index {index} of {len(tokens)} is outside 0..{n_vocab - 1}"
             )
+
+
+def _check_hidden(model: Model, work: Work) -> None:
+    """A stage gets what it takes, and is not asked for logits that it cannot give."""
+    plan = model.plan
+    if plan.gives_hidden and work.rows != "none":
+        raise Unsupported(f"stage of layers {plan.layer_range}: it has no output to choose from")
+    if plan.takes_hidden != (work.hidden is not None):
+        takes = "needs the hidden rows of the one before" if plan.takes_hidden else "takes no rows"
+        raise InvalidArgument(f"stage of layers {plan.layer_range}: {takes}")
 
 
 def _check_cells(session: Session) -> None:
@@ -125,8 +147,10 @@ def _check_cells(session: Session) -> None:
         )
 
 
-def _run(model: Model, works: Sequence[Work]) -> list[npt.NDArray[np.float32]]:
-    """Flatten the works into rows, run them in chunks, hand each work its rows of logits."""
+def _run(
+    model: Model, works: Sequence[Work]
+) -> tuple[list[npt.NDArray[np.float32]], list[npt.NDArray[np.float32] | None]]:
+    """Flatten the works into rows, run them in chunks, hand each work its logits and rows."""
     ids = np.concatenate([np.asarray(work.tokens, np.int32) for work in works])
     owner = np.repeat(np.arange(len(works), dtype=np.int32), [len(w.tokens) for w in works])
     positions = np.concatenate([
@@ -140,18 +164,28 @@ def _run(model: Model, works: Sequence[Work]) -> list[npt.NDArray[np.float32]]:
         for w, table in zip(works, tables, strict=True)
     ])
     logits: list[list[npt.NDArray[np.float32]]] = [[] for _ in works]
+    given = [work.hidden for work in works if work.hidden is not None]
+    hidden_in = np.concatenate(given) if given else None
+    hidden_out: list[npt.NDArray[np.float32]] = []
     begun: set[int] = set()
     for start in range(0, len(ids), model.program.max_rows):
         part = slice(start, start + model.program.max_rows)
         chosen = np.flatnonzero(wants[part])
-        out = model.program.run(Chunk(
+        out, hidden = model.program.run(Chunk(
             ids[part], positions[part], slots[part], owner[part], tables,
             *_sequences(works, owner[part], begun), chosen,
+            None if hidden_in is None else hidden_in[part],
         ))
         for row, index in zip(out, chosen, strict=True):
             logits[owner[part][index]].append(row)
+        if hidden is not None:
+            hidden_out.append(hidden)
     empty = np.zeros((0, model.plan.n_vocab), np.float32)
-    return [np.stack(rows) if rows else empty for rows in logits]
+    rows = [np.stack(found) if found else empty for found in logits]
+    if not hidden_out:
+        return rows, [None for _ in works]
+    ends = np.cumsum([len(work.tokens) for work in works])[:-1]
+    return rows, list(np.split(np.concatenate(hidden_out), ends))
 
 
 def _sequences(

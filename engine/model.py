@@ -9,6 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.arena import check_fits, plan_memory
 from engine.errors import InvalidArgument, RuntimeFailure
@@ -21,7 +25,10 @@ from engine.records import ModelPlan
 from engine.recurrent import slots_for
 from engine.sampling import SamplingConfig
 from engine.session import Session, finish_step, sampling_kept
+from engine.stages import cut
 from ptx.device import Device
+
+Rows = npt.NDArray[np.float32]
 
 
 def _no_progress(fraction: float) -> None:
@@ -41,8 +48,8 @@ class Model:
         device: Device,
         progress: Callable[[float], None] = _no_progress,
     ) -> None:
-        options.check_layers(plan.n_layers)
-        self.plan = plan
+        stage = options.stage_of(plan.n_layers)
+        self.plan = plan = cut(plan, stage) if stage else plan
         self.options = options
         self.lock = threading.RLock()
         self.closed = False
@@ -108,19 +115,44 @@ class Model:
         sessions: Sequence[Session],
         tokens: Sequence[int],
         configs: Sequence[SamplingConfig | None],
+        hidden: Sequence[Rows | None] | None = None,
     ) -> list[int]:
         """One token for each session in one pass; all advance by one, or none does."""
+        self._check_batch(sessions)
+        with self.lock, sampling_kept(sessions):
+            for session, config in zip(sessions, configs, strict=True):
+                with self.running(session):
+                    session.sampler_for(config)
+            works = _batch_works(sessions, tokens, "last", hidden)
+            return finish_step(evaluate(self, works), configs, record=True)
+
+    def run_batch(
+        self, sessions: Sequence[Session], tokens: Sequence[int], hidden: Sequence[Rows | None]
+    ) -> list[Rows | None]:
+        """The same on a stage without output: the hidden rows of each session."""
+        self._check_batch(sessions)
+        with self.lock:
+            for session in sessions:
+                with self.running(session):
+                    pass
+            evaluation = evaluate(self, _batch_works(sessions, tokens, "none", hidden))
+            evaluation.commit()
+            return evaluation.hidden
+
+    def _check_batch(self, sessions: Sequence[Session]) -> None:
         if len({id(session) for session in sessions}) != len(sessions):
             raise InvalidArgument(f"batch: {len(sessions)} requests name a session twice")
         for index, session in enumerate(sessions):
             if session.model is not self:
                 raise InvalidArgument(f"batch: request {index} belongs to another model")
-        with self.lock, sampling_kept(sessions):
-            for session, config in zip(sessions, configs, strict=True):
-                with self.running(session):
-                    session.sampler_for(config)
-            works = [
-                Work(session, [token], "last")
-                for session, token in zip(sessions, tokens, strict=True)
-            ]
-            return finish_step(evaluate(self, works), configs, record=True)
+
+
+def _batch_works(
+    sessions: Sequence[Session], tokens: Sequence[int], rows: Literal["none", "last"],
+    hidden: Sequence[Rows | None] | None,
+) -> list[Work]:
+    given = hidden or [None] * len(sessions)
+    return [
+        Work(session, [token], rows, row)
+        for session, token, row in zip(sessions, tokens, given, strict=True)
+    ]

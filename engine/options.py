@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.errors import InvalidArgument, Unsupported
+from engine.records import Stage
 
 DEFAULT_CONTEXT = 512
 # The host reserves sequence ids below twice the lane count and stops at 1023.
@@ -26,7 +27,7 @@ class RuntimeOptions:
     stage_index: int = 0
     include_output: bool = False
     mtp_source: int = 0
-    filter_range: tuple[int, int, bool, bool] | None = None
+    stage: Stage | None = None
 
     @classmethod
     def of(
@@ -55,22 +56,15 @@ class RuntimeOptions:
             stage_index=stage_index,
             include_output=include_output,
             mtp_source=mtp_source,
-            filter_range=(layer_start, layer_end, include_embeddings, include_output)
+            stage=Stage(layer_start, layer_end, include_embeddings, include_output)
             if filter_tensors else None,
         )
 
-    def check_layers(self, n_layers: int) -> None:
-        """A filtered load must be the whole model; raises InvalidArgument or Unsupported."""
-        if self.filter_range is None:
-            return
-        start, end, embeddings, output = self.filter_range
-        if end > n_layers:
-            raise InvalidArgument(f"config: layer_end {end} above the model's {n_layers} layers")
-        if self.filter_range != (0, n_layers, True, True):
-            raise Unsupported(
-                f"config: layers {start}..{end} of {n_layers} (embeddings {embeddings}, output "
-                f"{output}); this model is served whole only"
-            )
+    def stage_of(self, n_layers: int) -> Stage | None:
+        """The stage a filtered load asks for; None for a whole model, however it was asked for."""
+        if self.stage in (None, Stage(0, n_layers, True, True)):
+            return None
+        return self.stage
 
 
 def check_device(name: str | None) -> None:

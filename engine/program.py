@@ -32,8 +32,11 @@ F32 = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class Chunk:
     """One pass: per-row ids, positions, cache rows and sequence, the sequences' cell tables, and
-    which rows want logits. `starts`, `state_in` and `state_out` list the sequences that have rows
-    here, with the slots of their recurrent state."""
+    which rows want logits.
+
+    `starts`, `state_in` and `state_out` list the sequences that have rows here, with the slots of
+    their recurrent state. `hidden` [n_rows, D] on a stage that takes such rows.
+    """
 
     ids: I32
     positions: I32
@@ -44,6 +47,7 @@ class Chunk:
     state_in: I32
     state_out: I32
     rows: npt.NDArray[np.intp]
+    hidden: F32 | None
 
 
 class Program:
@@ -60,6 +64,7 @@ class Program:
         self.max_rows = MAX_ROWS
         self._device = device
         self._schedule = plan.schedule
+        self._gives_hidden = plan.gives_hidden
         self._rounded = plan.schedule.activations if plan.rounds_activations else frozenset()
         self._n_vocab = plan.n_vocab
         rows = (n_cells, plan.kv.n_heads, plan.kv.d_head)
@@ -103,8 +108,9 @@ class Program:
             fixed[f"v_cache.{layer}"] = v_rows
         return fixed
 
-    def run(self, chunk: Chunk) -> F32:
-        """Logits [n_rows, V] of the rows that want them; KV rows are written for all."""
+    def run(self, chunk: Chunk) -> tuple[F32, F32 | None]:
+        """Logits [n_rows, V] of the rows that want them, and the hidden rows of a stage that gives
+        them; KV rows and recurrent state are written for all."""
         n_rows = len(chunk.ids)
         inputs = {"ids": chunk.ids, "positions": chunk.positions, "slots": chunk.slots,
                   "seq_of_token": chunk.owner}
@@ -118,9 +124,12 @@ class Program:
         if self.states:
             for name in SEQUENCE_INPUTS:
                 buffers[name] = self._sequence_input(name, getattr(chunk, name))
+        if chunk.hidden is not None:
+            self._device.upload(buffers["h"], chunk.hidden)
         for steps in (self._schedule.embed, *self._schedule.layers):
             self._launch(steps, buffers, chunk.slots)
-        return self._head(chunk, buffers)
+        hidden = self._device.download(buffers["h"]) if self._gives_hidden else None
+        return self._head(chunk, buffers), hidden
 
     def _head(self, chunk: Chunk, buffers: dict[str, Any]) -> F32:
         n_wanted = len(chunk.rows)

@@ -49,6 +49,16 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Layers [layer_start, layer_end) of a model, and whether they come with its two ends."""
+
+    layer_start: int
+    layer_end: int
+    has_embeddings: bool
+    has_output: bool
+
+
+@dataclass(frozen=True)
 class Weight:
     """One named weight: its shape and how to read it as float32."""
 
@@ -60,11 +70,12 @@ class Weight:
 class ModelPlan:
     """Everything that opening one exact model needs, as T3 resolved it.
 
-    `rounds_activations` puts every stored activation on the BF16 grid, which is what a BF16 engine
-    computes; without it the host device keeps float32. `n_vocab` counts the ids that exist; logits of padding rows behind them are cut off. `states`
-    names the recurrent state arrays and gives the shape of one sequence's share; float32.
     `model_id` and `weights_id` are the identity that state exports carry; `display_path` is the
-    artifact's printable name for events and messages.
+    artifact's printable name. `n_vocab` counts the ids that exist; logits of padding rows behind
+    them are cut off. `states` names the recurrent state arrays and gives the shape of one
+    sequence's share, float32. `rounds_activations` puts every stored activation on the BF16 grid,
+    which is what a BF16 engine computes; without it the host device keeps float32. `stage` is set
+    on a plan that was cut to a range of layers.
     """
 
     model_id: str
@@ -81,3 +92,21 @@ class ModelPlan:
     chat_template: ChatTemplate | None
     display_path: str
     rounds_activations: bool = False
+    stage: Stage | None = None
+
+    @property
+    def layer_range(self) -> tuple[int, int]:
+        """The layers that run here: all of them unless the plan was cut to a stage."""
+        if self.stage is None:
+            return 0, self.n_layers
+        return self.stage.layer_start, self.stage.layer_end
+
+    @property
+    def takes_hidden(self) -> bool:
+        """Whether a pass starts from hidden rows instead of token ids."""
+        return self.layer_range[0] > 0
+
+    @property
+    def gives_hidden(self) -> bool:
+        """Whether a pass ends in hidden rows instead of logits."""
+        return self.stage is not None and not self.stage.has_output

@@ -53,7 +53,7 @@ def decode(model: Model, data: Bytes) -> Snapshot:
 
 
 def _span(model: Model, n_tokens: int) -> Span:
-    return Span(0, model.plan.n_layers, 0, n_tokens)
+    return Span(*model.plan.layer_range, 0, n_tokens)
 
 
 def _array_bytes(model: Model) -> int:

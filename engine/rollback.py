@@ -8,9 +8,11 @@ covers the target a model with recurrent state refuses, and nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from engine.errors import EngineError, InvalidArgument, RuntimeFailure, Unsupported
 from engine.evaluate import Work, evaluate
@@ -24,10 +26,11 @@ MAX_CHECKPOINTS = 64
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state before a verified window, and the window's tokens."""
+    """The state before a verified window, and the window itself."""
 
     snapshot: Snapshot
     tokens: tuple[int, ...]
+    hidden: npt.NDArray[np.float32] | None
 
     @property
     def start(self) -> int:
@@ -49,9 +52,9 @@ class Checkpoints:
         if len(self._kept) >= MAX_CHECKPOINTS:
             raise Unsupported(f"verify: {len(self._kept)} checkpoints are live, none is free")
 
-    def keep(self, snapshot: Snapshot, tokens: Sequence[int]) -> None:
+    def keep(self, snapshot: Snapshot, window: Work) -> None:
         """Remember the state that a window began with."""
-        self._kept.append(Checkpoint(snapshot, tuple(tokens)))
+        self._kept.append(Checkpoint(snapshot, tuple(window.tokens), window.hidden))
 
     def retire(self, start: int, count: int) -> None:
         """Forget exactly this window; InvalidArgument when it is not live."""
@@ -119,11 +122,14 @@ def _return_state(session: Session, n_tokens: int) -> None:
     session.model.pool.truncate(session.cells, checkpoint.start)
     session.position = checkpoint.start
     session.last_row = None
-    again = checkpoint.tokens[: n_tokens - checkpoint.start]
-    if not again:
+    n_again = n_tokens - checkpoint.start
+    if not n_again:
         return
+    hidden = None if checkpoint.hidden is None else checkpoint.hidden[:n_again]
+    rows: Literal["none", "last"] = "none" if session.model.plan.gives_hidden else "last"
     try:
-        evaluate(session.model, [Work(session, again, "last")]).commit()
+        window = Work(session, checkpoint.tokens[:n_again], rows, hidden)
+        evaluate(session.model, [window]).commit()
     except EngineError:
         session.needs_reset = True
         raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -63,16 +63,23 @@ class Session:
 
     # Running tokens
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Evaluate tokens without logits; position += count."""
-        with self.model.running(self):
-            evaluate(self.model, [Work(self, tokens, "none")]).commit()
+    def prefill(self, tokens: Sequence[int], hidden: Row | None = None) -> Row | None:
+        """Evaluate tokens without choosing; position += count.
 
-    def prefill_sampled(self, tokens: Sequence[int], config: SamplingConfig | None) -> int:
+        A stage that takes hidden rows gets them, one that gives them returns them: [n_tokens, D].
+        """
+        with self.model.running(self):
+            evaluation = evaluate(self.model, [Work(self, tokens, "none", hidden)])
+            evaluation.commit()
+            return evaluation.hidden[0]
+
+    def prefill_sampled(
+        self, tokens: Sequence[int], config: SamplingConfig | None, hidden: Row | None = None
+    ) -> int:
         """Evaluate tokens and choose from the last row; position += count."""
         with self.model.running(self), sampling_kept([self]):
             self.sampler_for(config)
-            evaluation = evaluate(self.model, [Work(self, tokens, "last")])
+            evaluation = evaluate(self.model, [Work(self, tokens, "last", hidden)])
             return finish_step(evaluation, [config])[0]
 
     def decode(self, token: int, config: SamplingConfig | None) -> int:
@@ -82,13 +89,22 @@ class Session:
     def verify(self, tokens: Sequence[int]) -> list[int]:
         """Evaluate all tokens and return the greedy next token after each; position += count."""
         with self.model.running(self):
-            evaluation = self._evaluate_window(tokens)
+            evaluation = self._evaluate_window(tokens, "all", None)
             with evaluation.guarded():
                 chosen = [int(token) for token in greedy_tokens(evaluation.rows[0])]
-            self._commit_window(evaluation, tokens, len(tokens))
+            self._commit_window(evaluation, len(tokens))
             return chosen
 
-    def verify_sampled(self, tokens: Sequence[int], config: SamplingConfig | None) -> list[int]:
+    def verify_hidden(self, tokens: Sequence[int], hidden: Row | None) -> Row | None:
+        """Evaluate a window on a stage without output; its hidden rows."""
+        with self.model.running(self):
+            evaluation = self._evaluate_window(tokens, "none", hidden)
+            self._commit_window(evaluation, len(tokens))
+            return evaluation.hidden[0]
+
+    def verify_sampled(
+        self, tokens: Sequence[int], config: SamplingConfig | None, hidden: Row | None = None
+    ) -> list[int]:
         """Evaluate all tokens and choose after each, as the session's sampler would serially.
 
         With a chain that exists already, the choice stops behind the first output that differs
@@ -98,7 +114,7 @@ class Session:
         with self.model.running(self), sampling_kept([self]):
             stops_early = self.chat is not None or self.sampling.has_chain
             self.sampler_for(config)
-            evaluation = self._evaluate_window(tokens)
+            evaluation = self._evaluate_window(tokens, "all", hidden)
             chosen: list[int] = []
             with evaluation.guarded():
                 for index, row in enumerate(evaluation.rows[0]):
@@ -107,18 +123,20 @@ class Session:
                     following = tokens[index + 1 : index + 2]
                     if stops_early and following and chosen[-1] != following[0]:
                         break
-            self._commit_window(evaluation, tokens, len(chosen))
+            self._commit_window(evaluation, len(chosen))
             return chosen
 
-    def _evaluate_window(self, tokens: Sequence[int]) -> Evaluation:
+    def _evaluate_window(
+        self, tokens: Sequence[int], rows: Literal["none", "all"], hidden: Row | None
+    ) -> Evaluation:
         if self.state.exists:
             self.checkpoints.check_room()
-        return evaluate(self.model, [Work(self, tokens, "all")])
+        return evaluate(self.model, [Work(self, tokens, rows, hidden)])
 
-    def _commit_window(self, evaluation: Evaluation, tokens: Sequence[int], n_seen: int) -> None:
+    def _commit_window(self, evaluation: Evaluation, n_seen: int) -> None:
         """Advance by the window; a recurrent state is kept as it was before, to come back to."""
         if self.state.exists:
-            self.checkpoints.keep(self.state.snapshot(), tokens)
+            self.checkpoints.keep(self.state.snapshot(), evaluation.works[0])
         evaluation.commit(n_seen)
 
     def sample_current(self, config: SamplingConfig | None) -> int:

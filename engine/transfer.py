@@ -50,7 +50,7 @@ def import_full_state(session: Session, data: bytearray) -> None:
         cut = first_length(data) if session.state.exists else len(data)
         cells = memoryview(data)[:cut]
         span = state_codec.check(model, cells, KIND_SEQUENCE, InvalidArgument)
-        if span != Span(0, model.plan.n_layers, 0, span.token_count):
+        if span != Span(*model.plan.layer_range, 0, span.token_count):
             raise RuntimeFailure(
                 f"state: covers layers {span.layer_start}..{span.layer_end} from token "
                 f"{span.token_start}, the whole sequence is needed"
@@ -71,7 +71,7 @@ def import_full_state(session: Session, data: bytearray) -> None:
 
 
 def _whole(session: Session) -> Span:
-    return Span(0, session.model.plan.n_layers, 0, session.cells.length)
+    return Span(*session.model.plan.layer_range, 0, session.cells.length)
 
 
 # Recurrent state

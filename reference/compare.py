@@ -193,9 +193,14 @@ def _order(name: str) -> tuple[int, int, int, str]:
     """Embedding, layers, end of the model, states, MTP; within each by order of computation."""
     scope, _, tap = name.rpartition(".")
     kind, _, index = scope.partition(".")
-    taps = (*TAPS, *STATE_PARTS)
     group = {"layer": 1, "state": 3, "mtp": 4}.get(kind, 0 if tap == "embed" else 2)
-    return group, int(index or 0), taps.index(tap), name
+    return group, int(index or 0), _tap_order(name), name
+
+
+def _tap_order(name: str) -> int:
+    tap = name.rpartition(".")[2]
+    names = STATE_PARTS if name.startswith("state.") else tuple(TAPS)
+    return names.index(tap) + (len(TAPS) if name.startswith("state.") else 0)
 
 
 def _main(arguments: list[str] | None = None) -> int:
@@ -209,7 +214,8 @@ def _main(arguments: list[str] | None = None) -> int:
     try:
         found = compare(read_dump(given.a), read_dump(given.b), given.tolerance, given.partial)
         if given.svg:
-            cells = {item.name: (item.norm, item.passed, str(item)) for item in found}
+            by_tap = sorted(found, key=lambda item: _tap_order(item.name))
+            cells = {item.name: (item.norm, item.passed, str(item)) for item in by_tap}
             given.svg.write_text(draw(cells, given.tolerance), encoding="utf-8")
     except (OracleError, OSError) as error:
         print(error, file=sys.stderr)

@@ -6,7 +6,7 @@ not moved a session. The frame forms are in `frames.py`.
 
 from typing import Any
 
-from engine.errors import BufferTooSmall, InvalidArgument
+from engine.errors import BufferTooSmall, InvalidArgument, Unsupported
 from engine.sampling import SamplingConfig
 from engine.session import Session
 from skippy_abi import buffers, convert
@@ -80,6 +80,8 @@ def skippy_decode_batch_sampled(
             f"out_predicted_tokens: {request_count} needed, capacity {predicted_token_capacity}"
         )
     buffers.require_out(out_predicted_tokens, request_count * TOKEN, "out_predicted_tokens")
+    if targets[0].model.plan.takes_hidden:
+        raise Unsupported("batch: this stage decodes activation frames only")
     chosen = targets[0].model.decode_batch(targets, tokens, configs)
     buffers.write_tokens(out_predicted_tokens, chosen, "out_predicted_tokens")
 

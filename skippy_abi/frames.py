@@ -1,54 +1,22 @@
 """Owns the frame forms of the calls that run tokens.
 
-A whole model takes no activations and emits none, so these differ from the plain forms by the
-descriptor they fill. Activation payloads of layer stages are refused here. Whether a call chooses
-tokens follows the `include_output` option, whole model or not, as the host expects.
+Frames themselves are in `activation.py`. Whether a call chooses tokens follows the
+`include_output` option, whole model or not, as the host expects. Long because every form has its
+own argument list.
 """
 
 from typing import Any
 
 from engine.errors import BufferTooSmall, InvalidArgument, Unsupported
-from engine.sampling import SamplingConfig
-from engine.session import Session
 from skippy_abi import buffers, convert
+from skippy_abi.activation import DESC, SIZE, Frame, Rows
 from skippy_abi.boundary import exported
-from skippy_abi.cffi_module import ffi, lib
-from skippy_abi.execute import SIZE, TOKEN, batch_requests, check_verify_outputs, write_no_draft
+from skippy_abi.cffi_module import ffi
+from skippy_abi.execute import TOKEN, batch_requests, check_verify_outputs, write_no_draft
 from skippy_abi.session import session_of
 
-DESC = ffi.sizeof("struct skippy_activation_desc")
-DESC_VERSION = 1
 # What a frame call answers as its token on a stage without output.
 NO_TOKEN = -1
-
-
-class Frame:
-    """The frame arguments of one call on a whole model, checked before anything runs."""
-
-    def __init__(
-        self, session: Session, input_desc: Any, output_desc: Any, out_bytes: Any
-    ) -> None:
-        self._session, self._desc, self._bytes = session, output_desc, out_bytes
-        given = buffers.read_struct(input_desc, "skippy_activation_desc", "input_desc")
-        if given is not None and given.payload_bytes:
-            raise InvalidArgument(
-                f"input_desc: {given.payload_bytes} payload bytes for a whole model, 0 allowed"
-            )
-        buffers.check_out(output_desc, DESC, "output_desc")
-        buffers.check_out(out_bytes, SIZE, "out_output_payload_bytes")
-
-    def finish(self, n_tokens: int) -> None:
-        """Describe the empty output frame of a whole model."""
-        desc = ffi.new("struct skippy_activation_desc *")
-        desc.version = DESC_VERSION
-        desc.dtype = lib.SKIPPY_ACTIVATION_DTYPE_UNKNOWN
-        desc.layout = lib.SKIPPY_ACTIVATION_LAYOUT_OPAQUE
-        desc.producer_stage_index = self._session.model.options.stage_index
-        desc.layer_end = self._session.model.plan.n_layers
-        desc.token_count = n_tokens
-        desc.sequence_count = 1
-        buffers.write_struct(self._desc, desc, "output_desc")
-        buffers.write_value(self._bytes, "size_t", 0, "out_output_payload_bytes")
 
 
 def _check_positions(positions: Any, position_count: int, n_tokens: int) -> None:
@@ -62,17 +30,34 @@ def _check_positions(positions: Any, position_count: int, n_tokens: int) -> None
 
 
 def _frame_step(
-    frame: Frame, session: Session, tokens: list[int], config: SamplingConfig | None,
-    out_token: Any,
+    session: Any, tokens: list[int], sampling: Any, input_desc: Any, input_payload: Any,
+    output_desc: Any, output_payload: Any, capacity: int, out_bytes: Any, out_token: Any,
 ) -> None:
-    """Evaluate, choose unless the stage has no output, describe the empty frame."""
-    if session.model.options.include_output:
-        token = session.prefill_sampled(tokens, config)
+    """Evaluate, choose unless the stage has no output, describe what came of it."""
+    target = session_of(session)
+    frame = Frame(target, len(tokens), input_desc, input_payload, output_desc, output_payload,
+                  capacity, out_bytes)
+    buffers.check_out(out_token, TOKEN, "out_predicted_token")
+    config = convert.sampling(sampling)
+    hidden = None
+    token = NO_TOKEN
+    if target.model.options.include_output:
+        token = target.prefill_sampled(tokens, config, frame.hidden)
     else:
-        session.prefill(tokens)
-        token = NO_TOKEN
-    frame.finish(len(tokens))
+        hidden = target.prefill(tokens, frame.hidden)
+    frame.finish(hidden)
     buffers.write_value(out_token, "int32_t", token, "out_predicted_token")
+
+
+def _frame_prefill(
+    session: Any, tokens: list[int], input_desc: Any, input_payload: Any, output_desc: Any,
+    output_payload: Any, capacity: int, out_bytes: Any,
+) -> None:
+    """Evaluate without choosing, describe what came of it."""
+    target = session_of(session)
+    frame = Frame(target, len(tokens), input_desc, input_payload, output_desc, output_payload,
+                  capacity, out_bytes)
+    frame.finish(target.prefill(tokens, frame.hidden))
 
 
 @exported
@@ -81,10 +66,10 @@ def skippy_prefill_chunk_frame(
     output_desc: Any, output_payload: Any, output_payload_capacity: int,
     out_output_payload_bytes: Any, out_error: Any,
 ) -> None:
-    target = session_of(session)
-    frame = Frame(target, input_desc, output_desc, out_output_payload_bytes)
-    target.prefill(buffers.read_tokens(token_ids, token_count))
-    frame.finish(token_count)
+    _frame_prefill(
+        session, buffers.read_tokens(token_ids, token_count), input_desc, input_payload,
+        output_desc, output_payload, output_payload_capacity, out_output_payload_bytes,
+    )
 
 
 @exported
@@ -93,11 +78,12 @@ def skippy_prefill_chunk_frame_with_positions(
     input_desc: Any, input_payload: Any, output_desc: Any, output_payload: Any,
     output_payload_capacity: int, out_output_payload_bytes: Any, out_error: Any,
 ) -> None:
-    target = session_of(session)
+    session_of(session)
     _check_positions(positions, position_count, token_count)
-    frame = Frame(target, input_desc, output_desc, out_output_payload_bytes)
-    target.prefill(buffers.read_tokens(token_ids, token_count))
-    frame.finish(token_count)
+    _frame_prefill(
+        session, buffers.read_tokens(token_ids, token_count), input_desc, input_payload,
+        output_desc, output_payload, output_payload_capacity, out_output_payload_bytes,
+    )
 
 
 @exported
@@ -106,11 +92,11 @@ def skippy_prefill_chunk_frame_sampled(
     input_payload: Any, output_desc: Any, output_payload: Any, output_payload_capacity: int,
     out_output_payload_bytes: Any, out_predicted_token: Any, out_error: Any,
 ) -> None:
-    target = session_of(session)
-    frame = Frame(target, input_desc, output_desc, out_output_payload_bytes)
-    buffers.check_out(out_predicted_token, TOKEN, "out_predicted_token")
-    tokens = buffers.read_tokens(token_ids, token_count)
-    _frame_step(frame, target, tokens, convert.sampling(sampling), out_predicted_token)
+    _frame_step(
+        session, buffers.read_tokens(token_ids, token_count), sampling, input_desc, input_payload,
+        output_desc, output_payload, output_payload_capacity, out_output_payload_bytes,
+        out_predicted_token,
+    )
 
 
 @exported
@@ -120,12 +106,13 @@ def skippy_prefill_chunk_frame_sampled_with_positions(
     output_payload_capacity: int, out_output_payload_bytes: Any, out_predicted_token: Any,
     out_error: Any,
 ) -> None:
-    target = session_of(session)
+    session_of(session)
     _check_positions(positions, position_count, token_count)
-    frame = Frame(target, input_desc, output_desc, out_output_payload_bytes)
-    buffers.check_out(out_predicted_token, TOKEN, "out_predicted_token")
-    tokens = buffers.read_tokens(token_ids, token_count)
-    _frame_step(frame, target, tokens, convert.sampling(sampling), out_predicted_token)
+    _frame_step(
+        session, buffers.read_tokens(token_ids, token_count), sampling, input_desc, input_payload,
+        output_desc, output_payload, output_payload_capacity, out_output_payload_bytes,
+        out_predicted_token,
+    )
 
 
 @exported
@@ -134,10 +121,10 @@ def skippy_decode_step_frame_sampled(
     output_desc: Any, output_payload: Any, output_payload_capacity: int,
     out_output_payload_bytes: Any, out_predicted_token: Any, out_error: Any,
 ) -> None:
-    target = session_of(session)
-    frame = Frame(target, input_desc, output_desc, out_output_payload_bytes)
-    buffers.check_out(out_predicted_token, TOKEN, "out_predicted_token")
-    _frame_step(frame, target, [token_id], convert.sampling(sampling), out_predicted_token)
+    _frame_step(
+        session, [token_id], sampling, input_desc, input_payload, output_desc, output_payload,
+        output_payload_capacity, out_output_payload_bytes, out_predicted_token,
+    )
 
 
 @exported
@@ -148,10 +135,10 @@ def skippy_decode_step_frame_sampled_mtp(
     out_mtp_draft: Any, out_error: Any,
 ) -> None:
     write_no_draft(out_mtp_draft)
-    target = session_of(session)
-    frame = Frame(target, input_desc, output_desc, out_output_payload_bytes)
-    buffers.check_out(out_predicted_token, TOKEN, "out_predicted_token")
-    _frame_step(frame, target, [token_id], convert.sampling(sampling), out_predicted_token)
+    _frame_step(
+        session, [token_id], sampling, input_desc, input_payload, output_desc, output_payload,
+        output_payload_capacity, out_output_payload_bytes, out_predicted_token,
+    )
 
 
 @exported
@@ -162,32 +149,42 @@ def skippy_decode_step_frame_batch_sampled(
     request_count: int, out_error: Any,
 ) -> None:
     targets, tokens, configs = batch_requests(sessions, token_ids, sampling, request_count)
-    if not targets[0].model.options.include_output:
-        # The host repeats the steps one by one after UNSUPPORTED.
-        raise Unsupported("frame batch: this stage has no output")
     if predicted_token_capacity < request_count:
         raise BufferTooSmall(
             f"out_predicted_tokens: {request_count} needed, capacity {predicted_token_capacity}"
         )
     buffers.require_out(out_predicted_tokens, request_count * TOKEN, "out_predicted_tokens")
-    frames = _batch_frames(targets, input_descs, output_descs, out_output_payload_bytes)
-    chosen = targets[0].model.decode_batch(targets, tokens, configs)
-    for frame in frames:
-        frame.finish(1)
+    inputs = _pointers(input_descs, request_count, "input_descs")
+    payloads = _pointers(input_payloads, request_count, "input_payloads")
+    outputs = _pointers(output_payloads, request_count, "output_payloads")
+    capacities = [0] * request_count
+    if output_payload_capacities != ffi.NULL:
+        capacities = list(buffers.read_array(
+            output_payload_capacities, request_count, "size_t", "output_payload_capacities"
+        ))
+    frames = [
+        Frame(target, 1, inputs[i], payloads[i], _item(output_descs, i * DESC), outputs[i],
+              capacities[i], _item(out_output_payload_bytes, i * SIZE))
+        for i, target in enumerate(targets)
+    ]
+    model = targets[0].model
+    hidden = [frame.hidden for frame in frames]
+    chosen = [NO_TOKEN] * request_count
+    given: list[Rows | None] = [None] * request_count
+    if model.options.include_output:
+        chosen = model.decode_batch(targets, tokens, configs, hidden)
+    else:
+        given = model.run_batch(targets, tokens, hidden)
+    for frame, rows in zip(frames, given, strict=True):
+        frame.finish(rows)
     buffers.write_tokens(out_predicted_tokens, chosen, "out_predicted_tokens")
 
 
-def _batch_frames(
-    targets: list[Session], input_descs: Any, output_descs: Any, out_bytes: Any
-) -> list[Frame]:
-    """One frame for each request; the input is an array of pointers, the outputs are arrays."""
-    inputs = [ffi.NULL] * len(targets)
-    if input_descs != ffi.NULL:
-        inputs = list(buffers.read_array(input_descs, len(targets), "void *", "input_descs"))
-    return [
-        Frame(target, given, _item(output_descs, i * DESC), _item(out_bytes, i * SIZE))
-        for i, (target, given) in enumerate(zip(targets, inputs, strict=True))
-    ]
+def _pointers(array: Any, count: int, name: str) -> list[Any]:
+    """An optional array of pointers; NULL stands for NULL in every place."""
+    if array == ffi.NULL:
+        return [ffi.NULL] * count
+    return list(buffers.read_array(array, count, "void *", name))
 
 
 def _item(array: Any, offset_bytes: int) -> Any:
@@ -204,16 +201,18 @@ def skippy_verify_tokens_frame_sampled(
 ) -> None:
     write_no_draft(out_mtp_draft)
     target = session_of(session)
-    frame = Frame(target, input_desc, output_desc, out_output_payload_bytes)
     tokens = buffers.read_tokens(token_ids, token_count)
+    frame = Frame(target, len(tokens), input_desc, input_payload, output_desc, output_payload,
+                  output_payload_capacity, out_output_payload_bytes)
     chosen: list[int] = []
+    hidden = None
     if target.model.options.include_output:
         check_verify_outputs(tokens, output_tokens, output_token_capacity, out_token_count)
-        chosen = target.verify_sampled(tokens, convert.sampling(sampling))
+        chosen = target.verify_sampled(tokens, convert.sampling(sampling), frame.hidden)
     else:
         buffers.check_out(out_token_count, SIZE, "out_token_count")
-        target.prefill(tokens)
-    frame.finish(len(tokens))
+        hidden = target.verify_hidden(tokens, frame.hidden)
+    frame.finish(hidden)
     buffers.write_tokens(output_tokens, chosen, "output_tokens")
     buffers.write_value(out_token_count, "size_t", len(chosen), "out_token_count")
 

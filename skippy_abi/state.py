@@ -22,10 +22,10 @@ PAGE_DESC = ffi.sizeof("struct skippy_kv_page_desc")
 
 
 def _check_layers(session: Session, layer_start: int, layer_end: int) -> None:
-    n_layers = session.model.plan.n_layers
-    if (layer_start, layer_end) != (0, n_layers):
+    own = session.model.plan.layer_range
+    if (layer_start, layer_end) != own:
         raise InvalidArgument(
-            f"layer range: {layer_start}..{layer_end} given, the session has 0..{n_layers}"
+            f"layer range: {layer_start}..{layer_end} given, the session has {own[0]}..{own[1]}"
         )
 
 

@@ -4,8 +4,11 @@ What int4 and int8 share; their widths, names and packing are in `int4_group128.
 `int8_group.py`. Knows nothing of files. A weight is [N, K] row-major; K is whole groups and N whole
 tiles of 8 rows, never padded. For each group of float32 values:
 
-    a = max |w|;  s = BF16(a / qmax), or 1 where a is 0;  q = round-half-even(w / s) in -qmax..qmax
+    a = max |w|;  s = BF16(a / qmax), or 1 where a is 0;  q = round-half-even(w / s)
     w' = float32(q) float32(s), exact
+
+Rounding moves s by at most 2^-8 of itself, so |w / s| stays below qmax + 1/2 and nothing needs
+clipping.
 
 Every group that is not zero reaches qmax, so quantising w' gives codes and scales back exactly.
 The code -qmax - 1 is never written and is an error when read. A source with NaN or infinity, and a
@@ -84,7 +87,6 @@ class GroupFormat:
         """Stored codes of x float32 [n, K] under its scales."""
         scaled = x.reshape(len(x), -1, GROUP) / widen_bf16(scales)[:, :, None]
         np.rint(scaled, out=scaled)
-        np.clip(scaled, -self.qmax, self.qmax, out=scaled)
         return self.pack(scaled.astype(np.int8).reshape(x.shape))
 
     def quantise(self, w: Floats) -> tuple[Codes, Bits]:

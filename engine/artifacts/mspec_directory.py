@@ -118,7 +118,7 @@ def _directory_bytes(data: memoryview, shown: str) -> tuple[memoryview, int]:
     if version != VERSION:
         raise bad(f"format version {version}, this reader knows {VERSION}")
     if zeros != bytes(3) or header != _sealed(header[: _HEADER.size]):
-        raise bad(f"header is damaged: the digest of its first {_HEADER.size} bytes does not match")
+        raise bad("header is damaged: its digest does not match, or bytes are set that are zero")
     if n_bytes != len(data):
         raise bad(f"{len(data)} bytes, the header says {n_bytes}")
     if n_objects > MAX_OBJECTS:

@@ -94,11 +94,11 @@ class Journal:
         descriptor = self._file.fileno()
         data = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_BYTES), 0)
         lines = data.splitlines(keepends=True)[: MAX_OBJECTS + 1]
-        if lines and self._takes(lines[0], self._run):
+        is_ours = bool(lines) and self._takes(lines[0], self._run)
+        if is_ours:
             self._read_objects(lines[1:])
-            self._file.truncate(self._ends[-1][0])
-        else:
-            self._file.truncate(0)
+        self._file.truncate(self._ends[-1][0])
+        if not is_ours:
             self._append(self._run)
 
     def _read_objects(self, lines: list[bytes]) -> None:

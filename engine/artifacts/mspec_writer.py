@@ -216,13 +216,13 @@ class MspecWriter:
         n_written = 0
         for chunk in chunks:
             piece = _as_bytes(chunk)
-            if n_written + len(piece) <= length:
-                digest.update(piece)
-                with self._naming_failures():
-                    self._part.put(piece, offset + n_written)
+            at = offset + n_written
             n_written += len(piece)
             if n_written > length:
                 break
+            digest.update(piece)
+            with self._naming_failures():
+                self._part.put(piece, at)
         if n_written != length:
             more = "or more " if n_written > length else ""
             raise InvalidArgument(

@@ -72,9 +72,14 @@ def test_an_interrupt_kills_at_once(
     assert seconds < LEAVE_LIMIT_S
 
 
+@pytest.mark.parametrize(
+    "how", [("exit", "0"), ("return", "0"), ("exit", "480")], ids=["exit", "return", "in a prompt"]
+)
 def test_the_real_model_lets_go_in_the_middle_of_a_step(
-    native_host: NativeHost, libraries: list[Path], smollm2_path: Path
+    native_host: NativeHost, libraries: list[Path], smollm2_path: Path, how: tuple[str, str]
 ) -> None:
-    seconds, ran = native_host.seconds_to_leave(libraries, "process", smollm2_path, "exit")
+    # Long native steps: KNOWLEDGE/pitfalls/blas-destructor-crashes-a-busy-thread.md.
+    seconds, ran = native_host.seconds_to_leave(libraries, "process", smollm2_path, *how)
     assert (ran.returncode, ran.stdout) == (3, "leaving\n"), ran.stderr
+    assert not [line for line in ran.stderr.splitlines() if not line.startswith("event: ")]
     assert seconds < LEAVE_LIMIT_S

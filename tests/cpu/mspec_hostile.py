@@ -14,7 +14,9 @@ from tests.cpu.mspec_cases import (
     Item,
     identity,
     mspec,
+    padded,
     seal,
+    sha256,
     text_item,
 )
 
@@ -44,11 +46,17 @@ def _shaped(shape: tuple[int, ...], dtype: int = F32, layout: int = ROW_MAJOR) -
     return _one(shape=shape, dtype=dtype, layout=layout)
 
 
+def _resealed(fields: bytes) -> bytes:
+    """GOOD with other header fields, under a digest that is right."""
+    return padded(fields + sha256(fields)) + GOOD[256:]
+
+
 HEADERS = (
     ("no_mspec", b"GGUF" + bytes(300), ("begins with", "not with 'MESHSPEC")),
     ("magic_alone", b"MESHSPEC\0", ("9 bytes", "256")),
     ("short_header", GOOD[:255], ("255 bytes", "256")),
     ("header_alone", GOOD[:256], ("256 bytes", "header says")),
+    ("reserved_bytes", _resealed(GOOD[:9] + b"\0\0\1" + GOOD[12:80]), ("that are zero",)),
     ("version_0", mspec([X], version=0), ("version 0", "1")),
     ("version_2", mspec([X], version=2), ("version 2", "1")),
     ("version_swapped", mspec([X], version=1 << 24), ("version 16777216",)),

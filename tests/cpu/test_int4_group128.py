@@ -96,6 +96,16 @@ def test_quantising_is_the_formula_and_a_fixed_point(shape: tuple[int, int]) -> 
         np.testing.assert_array_equal(first, second)
 
 
+def test_the_largest_code_is_reached_and_never_passed() -> None:
+    """Groups whose scale is just about to be rounded up, or was just rounded up, for every BF16."""
+    halves = np.arange(0x3F80, 0x4000) * 65536 + 32768
+    a = (7 * halves.astype(np.uint32).view(np.float32).astype(np.float64)).astype(np.float32)
+    for near in (np.nextafter(a, np.float32(0)), a, np.nextafter(a, np.float32(np.inf))):
+        w = np.repeat(near, 128).reshape(128, 128)
+        codes, _ = INT4.quantise(w)
+        assert {codes_of(codes[i], 1)[0] for i in range(128)} == {7}
+
+
 def test_every_scale_is_a_fixed_point() -> None:
     """Every normal BF16 as the scale of a group with all its codes, both orders."""
     # From 0x7E13 on, seven times the scale is beyond float32.

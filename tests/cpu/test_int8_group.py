@@ -52,6 +52,16 @@ def _largest(w: np.ndarray) -> np.ndarray:
     return a.repeat(128, axis=1)
 
 
+def test_the_largest_code_is_reached_and_never_passed() -> None:
+    """Groups whose scale is just about to be rounded up, or was just rounded up, for every BF16."""
+    halves = np.arange(0x3F80, 0x4000) * 65536 + 32768
+    a = (127 * halves.astype(np.uint32).view(np.float32).astype(np.float64)).astype(np.float32)
+    for near in (np.nextafter(a, np.float32(0)), a, np.nextafter(a, np.float32(np.inf))):
+        w = np.repeat(near, 128).reshape(128, 128)
+        codes, _ = INT8.quantise(w)
+        assert {int(codes[i, 0]) for i in range(128)} == {127}
+
+
 def test_every_scale_is_a_fixed_point() -> None:
     """Every normal BF16 as the scale of a group with all 255 codes between two groups."""
     # From 0x7C02 on, 127 times the scale is beyond float32.

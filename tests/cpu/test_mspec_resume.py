@@ -1,6 +1,8 @@
 """Owns the proof that an interrupted .mspec run leaves no file that opens, and goes on to the same
 bytes, wherever it was killed and whatever became of what it left."""
 
+import contextlib
+import errno
 import multiprocessing
 import os
 import signal
@@ -12,6 +14,7 @@ import pytest
 
 from engine.artifacts.mspec import Verify, open_mspec
 from engine.artifacts.mspec_format import Origin
+from engine.artifacts.mspec_journal import Journal
 from engine.artifacts.mspec_writer import MspecWriter
 from engine.errors import IoFailure, ModelError
 from tests.cpu import mspec_cases as cases
@@ -34,10 +37,10 @@ def convert(path: Path, origin: Origin = ORIGIN, key: str = "key") -> int:
     return n_done
 
 
-def stopped(path: Path, n_objects: int) -> None:
-    """What a run leaves that ends after so many objects."""
-    with MspecWriter(path, ORIGIN, "key") as writer:
-        for item in ITEMS[:n_objects]:
+def stopped(path: Path, n_objects: int, key: str = "key") -> None:
+    """A run that begins, or goes on, and ends after so many objects."""
+    with MspecWriter(path, ORIGIN, key) as writer:
+        for item in ITEMS[len(writer.done) : n_objects]:
             put(writer, item)
 
 
@@ -179,7 +182,13 @@ def test_a_flipped_journal(tmp_path: Path) -> None:
         n_before = journal[:i].count(b"\n")
         flipped = journal[:i] + bytes((journal[i] ^ 1,)) + journal[i + 1 :]
         assert goes_on(path, part, flipped) == max(0, n_before - 1)
-    # Lines that are sound one by one, in an order that they were not written in.
+    # Lines that are sound one by one, but of another run, or in another order.
+    other = tmp_path / "other"
+    stopped(other, 6, "other")
+    theirs = other.with_name("other.part.journal").read_bytes().splitlines()
+    for left_over in tmp_path.glob("other.*"):
+        left_over.unlink()
+    assert goes_on(path, part, b"\n".join([lines[0], *theirs[1:], b""])) == 0
     swapped = b"\n".join([*lines[:2], lines[3], lines[2], *lines[4:], b""])
     assert goes_on(path, part, swapped) == 1
 
@@ -194,6 +203,55 @@ def test_a_flipped_part(tmp_path: Path) -> None:
         flipped = part[:i] + bytes((part[i] ^ 0x40,)) + part[i + 1 :]
         n_sound = 6 if i < 256 else max(n for n, end in enumerate(ends) if end <= i)
         assert goes_on(path, flipped, journal) == n_sound
+
+
+def test_a_second_stop_after_damage_keeps_what_was_made_good(tmp_path: Path) -> None:
+    path, part, journal = left_overs(tmp_path)
+    path.with_name("out.part").write_bytes(part[:900] + b"\xff" + part[901:])
+    stopped(path, 6)
+    assert path.with_name("out.part").read_bytes() == part
+    assert path.with_name("out.part.journal").read_bytes() == journal
+    assert convert(path) == 6
+    assert path.read_bytes() == WHOLE
+
+
+def test_left_overs_are_cleaned_as_soon_as_a_run_goes_on(tmp_path: Path) -> None:
+    path, part, journal = left_overs(tmp_path)
+    path.with_name("out.part").write_bytes(WHOLE)
+    path.with_name("out.part.journal").write_bytes(journal + b"torn")
+    stopped(path, 0)
+    assert path.with_name("out.part").read_bytes() == part
+    assert path.with_name("out.part.journal").read_bytes() == journal
+
+
+def test_a_journal_that_names_an_object_twice(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    stopped(path, 1)
+    with contextlib.closing(Journal(tmp_path.as_posix().encode() + b"/out.part.journal", ORIGIN,
+                                    "key")) as journal:  # fmt: skip
+        first = journal.objects[ITEMS[0].name.decode()]
+        journal.append(first._replace(offset=512))
+    part = path.with_name("out.part")
+    part.write_bytes(cases.padded(part.read_bytes()) + ITEMS[0].data)
+    assert convert(path) == 1
+    assert path.read_bytes() == WHOLE
+
+
+def test_a_refused_start_lets_go_of_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "out"
+    stopped(path, 6)
+    n_open = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", fail)
+        with pytest.raises(IoFailure, match="Input/output error"):
+            MspecWriter(path, ORIGIN, "key")
+    assert len(os.listdir("/proc/self/fd")) == n_open
+    assert convert(path) == 6
 
 
 def test_a_truncated_part(tmp_path: Path) -> None:

@@ -71,13 +71,18 @@ def test_an_unknown_policy_is_not_taken_for_never(path: Path) -> None:
         open_mspec(path, "sometimes")  # type: ignore[arg-type]
 
 
-def test_first_use_is_once_over_all_threads(path: Path) -> None:
+def test_first_use_is_once_over_all_threads(tmp_path: Path) -> None:
+    """Objects that take a while to hash, so that the threads do meet."""
+    names = ["a", "b", "c"]
+    path = tmp_path / "large"
+    items = [cases.text_item(name.encode(), bytes(8 << 20), cases.BLOB) for name in names]
+    path.write_bytes(cases.mspec(items))
     with open_mspec(path) as file:
         ready = threading.Barrier(8)
 
         def first() -> None:
             ready.wait()
-            for name in NAMES:
+            for name in names:
                 file.raw(name)
 
         threads = [threading.Thread(target=first) for _ in range(8)]
@@ -85,4 +90,4 @@ def test_first_use_is_once_over_all_threads(path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [file.verifications[name].n_checks for name in NAMES] == [1] * len(NAMES)
+        assert [file.verifications[name].n_checks for name in names] == [1, 1, 1]

@@ -106,15 +106,23 @@ pub fn complete(
         let held = gate.lock().unwrap();
         token = model::decode(&[session], &[token], config)?[0];
         let fed = tokens.len() + answer.tokens.len();
-        assert_eq!(session.position() as usize, fed, "position counts fed tokens");
+        stands_at(session, fed)?;
         drop(held);
     }
     let held = gate.lock().unwrap();
     session.reset()?;
-    assert_eq!(session.position(), 0);
+    stands_at(session, 0)?;
     drop(held);
     let (tokens, n_prompt) = (std::mem::take(&mut answer.tokens), tokens.len());
     Ok(Completion { tokens, n_prompt, content: answer.whole(show)?, finished })
+}
+
+/// Position counts the tokens that were fed. Not an assertion: a process that exits answers -1.
+fn stands_at(session: &Session, n_fed: usize) -> Answer<()> {
+    match session.position() {
+        position if position as usize == n_fed => Ok(()),
+        position => Err(format!("position {position} after {n_fed} tokens")),
+    }
 }
 
 /// The first token of the answer.
@@ -127,7 +135,7 @@ fn prefill(
     gate: &Mutex<()>,
 ) -> Answer<i32> {
     let _held = gate.lock().unwrap();
-    assert_eq!(session.position(), 0, "an idle session is empty");
+    stands_at(session, 0)?;
     if !request.in_pieces && tokens.len() <= session.batch_size() {
         session.configure(config, metadata, tokens.len())?;
         return session.prefill_sampled(tokens, config);
