@@ -199,7 +199,8 @@ def _write(
     progress: Progress,
 ) -> int:
     """Write what is not done yet; the bytes of all objects."""
-    total = sum(len(text.text.encode()) for text in texts.values()) + sum(tensor.n_bytes for tensor in plan)
+    total = sum(tensor.n_bytes for tensor in plan)
+    total += sum(len(text.text.encode()) for text in texts.values())
     progress(writer.n_bytes, total)
 
     def counted(chunks: Iterable[Block]) -> Iterator[Block]:

@@ -11,19 +11,24 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-SIGNIFICAND_BITS = 8
-# Spacing of the subnormal BF16 numbers, 2^-126 / 2^7.
-MIN_EXPONENT = -133
+# Fraction bits that float64 has and BF16 has not.
+EXTRA_BITS = 45
+HALF, LOW_BITS = np.uint64((1 << 44) - 1), np.uint64((1 << EXTRA_BITS) - 1)
+MIN_NORMAL, SUBNORMAL_STEP = 2.0**-126, 2.0**-133
 MAX_FINITE = 255.0 * 2.0**120
 
 
 def round_bf16(x: Array) -> Array:
     """x, any shape -> the nearest BF16 values as float64; ties to even, overflow to infinity."""
-    x = np.asarray(x, dtype=np.float64)
-    _, exponent = np.frexp(x)
-    step = np.maximum(exponent - SIGNIFICAND_BITS, MIN_EXPONENT)
-    rounded = np.ldexp(np.rint(np.ldexp(x, -step)), step)
-    return np.where(np.abs(rounded) > MAX_FINITE, np.copysign(np.inf, x), rounded)
+    x = np.asarray(x, dtype=np.float64, order="C")
+    bits = x.view(np.uint64)
+    # Half a step less one, plus the last kept bit: a carry then means up, and ties go to even.
+    carried = bits + (HALF + ((bits >> np.uint64(EXTRA_BITS)) & np.uint64(1)))
+    rounded = (carried & ~LOW_BITS).view(np.float64)
+    rounded = np.where(np.abs(rounded) > MAX_FINITE, np.copysign(np.inf, x), rounded)
+    small = np.rint(x / SUBNORMAL_STEP) * SUBNORMAL_STEP
+    rounded = np.where(np.abs(x) < MIN_NORMAL, small, rounded)
+    return np.where(np.isnan(x), x, rounded)
 
 
 def to_bits(x: Array) -> npt.NDArray[np.uint16]:

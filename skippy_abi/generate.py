@@ -4,11 +4,11 @@ Knows no ABI version and no export by name, except the three that C answers alon
 is text for the build folder; nothing of it is kept in the tree. The contract is `table.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.errors import ModelError
-from skippy_abi import memory
+from skippy_abi import fallback_c, fallback_front, memory
 from skippy_abi.startup import START_C
 from skippy_abi.table import Abi, Struct, Symbol
 
@@ -122,7 +122,7 @@ def cdef(abi: Abi) -> str:
     ]
     functions = [_python_prototype(symbol) for symbol in abi.served]
     python = _block('extern "Python" {', ["int py_alive(void);", *functions], "}")
-    return "\n".join([types(abi), *helpers, memory.CDEF, *python, ""])
+    return "\n".join([types(abi), *helpers, memory.CDEF, fallback_c.CDEF, *python, ""])
 
 
 def init_code(boot: str) -> str:
@@ -143,16 +143,18 @@ def _c_answers(abi: Abi) -> Mapping[str, str]:
     return {
         "skippy_abi_version": f"return (struct skippy_abi_version){{{version}}};",
         "skippy_abi_features": f"return UINT64_C({abi.features_mask});",
-        "skippy_error_free": "ms_error_free(error);",
+        "skippy_error_free": "if (!ms_free_foreign_error(error)) ms_error_free(error);",
     }
 
 
-def _body(symbol: Symbol) -> list[str]:
+def _body(symbol: Symbol, names: Container[str]) -> list[str]:
     """The statements of one served export."""
     arguments = ", ".join(p.name for p in symbol.params)
     call = f"py_{symbol.name}({arguments})"
     reports = any(p.c_type == ERROR_OUT for p in symbol.params) and not symbol.leaves_out_error
-    lines = ["if (out_error) ms_clear(out_error);"] if reports else []
+    lines = fallback_front.before(symbol, names)
+    if reports:
+        lines.append("if (out_error) ms_clear(out_error);")
     lines += [
         f"if ({p.name}) ms_clear({p.name});"
         for p in symbol.params
@@ -167,14 +169,13 @@ def _body(symbol: Symbol) -> list[str]:
     if symbol.null_ok:
         lines.append(f"if (!{symbol.null_ok}) return{ok};")
     lines.append(f"if (!ms_alive()) return{absent};")
-    lines.append(f"{value};" if symbol.returns == "void" else f"return {value};")
-    return lines
+    return lines + fallback_front.after(symbol, value, names)
 
 
-def _export(symbol: Symbol, answers: Mapping[str, str]) -> list[str]:
+def _export(symbol: Symbol, answers: Mapping[str, str], names: Container[str]) -> list[str]:
     if symbol.in_c and symbol.name not in answers:
         raise ModelError(f"ABI table: {symbol.name} is marked in_c, and C has no answer for it")
-    lines = [answers[symbol.name]] if symbol.in_c else _body(symbol)
+    lines = [answers[symbol.name]] if symbol.in_c else _body(symbol, names)
     return _block(f"CFFI_DLLEXPORT {symbol.returns} {symbol.prototype} {{", lines, "}")
 
 
@@ -183,6 +184,8 @@ def front(abi: Abi, home: Home, boot: str) -> str:
     status = next(e for e in abi.enums if e.name == "skippy_status")
     paths = "".join(f"{c_string(path)}, " for path in home.paths)
     macros = {
+        "MS_VERSION": ", ".join(map(str, abi.version)),
+        "MS_FIRST_HANDLE": f"UINT64_C({fallback_front.FIRST_HANDLE:#x})",
         "MS_LAST_STATUS": str(max(status.values.values())),
         "MS_BOOT": c_string(boot.encode()),
         "MS_HOME": c_string(home.home),
@@ -194,8 +197,9 @@ def front(abi: Abi, home: Home, boot: str) -> str:
     lines = [f"#define {name} {value}" for name, value in macros.items()]
     prototypes = [f"static {_python_prototype(symbol)}" for symbol in abi.served]
     answers = _c_answers(abi)
-    exports = [line for symbol in abi.of("skippy") for line in _export(symbol, answers)]
+    names = {symbol.name for symbol in abi.served}
+    exports = [line for symbol in abi.of("skippy") for line in _export(symbol, answers, names)]
     return "\n".join([
         INCLUDES, types(abi), layout_checks(abi), *lines, memory.SOURCE, START_C,
-        *prototypes, *exports, ""
+        fallback_front.provider(abi), fallback_c.SOURCE, *prototypes, *exports, ""
     ])

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 from engine.errors import InvalidArgument
 from skippy_abi.cffi_module import ffi
+from skippy_abi.fallback_front import FIRST_HANDLE
 
 T = TypeVar("T")
 
-# Above any user-space mapping of x86-64 and AArch64, so that a handle that is dereferenced by
-# mistake faults at once, and 16-aligned like an allocation.
-FIRST_HANDLE = 0x5E50_0000_0000_0000
+# Aligned like an allocation.
 STEP_BYTES = 16
 
 _objects: dict[int, Any] = {}

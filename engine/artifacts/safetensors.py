@@ -1,10 +1,10 @@
 """Owns reading a safetensors file: its header checked, its float tensors by rows of the mapping.
 
-Knows nothing of models. The format: a u64 length, that many bytes of JSON, then the data; the JSON
+Knows nothing of models. The format: a u64 length, that many bytes of JSON, then the data. The JSON
 maps each name to {dtype, shape, data_offsets [begin, end) in the data}, and `__metadata__` to
-texts. All little-endian. The data must be covered exactly: no gap, no overlap, nothing after the end, so
-that two readers cannot see different weights. Every refusal is a ModelError with file, field, value
-and limit.
+texts. All little-endian. The data must be covered exactly, without gap, overlap or rest, so that
+two readers cannot see different weights. Every refusal is a ModelError with file, field, value and
+limit.
 """
 
 import hashlib

@@ -13,19 +13,9 @@ from engine.artifacts.mspec_format import Kind, Origin
 from engine.artifacts.mspec_writer import MspecWriter
 from engine.errors import InvalidArgument
 from tests.cpu import mspec_cases as cases
+from tests.cpu.mspec_runs import ORIGIN, put
 
 ROOT = Path(__file__).resolve().parents[2]
-ORIGIN = Origin("tiny", "bf16", cases.RECIPE_SHA256)
-KIND_NAMES = ("", "tensor", "text", "json", "blob")
-
-
-def put(writer: MspecWriter, item: cases.Item, n: int = 7) -> None:
-    """Write an item of the hand-made files, its data in pieces of n bytes."""
-    data = item.data
-    writer.write(
-        item.name.decode(), KIND_NAMES[item.kind], cases.DTYPE_NAMES[item.dtype], item.dims(),
-        cases.LAYOUT_NAMES[item.layout], (data[i : i + n] for i in range(0, len(data), n)),
-    )  # fmt: skip
 
 
 def small(writer: MspecWriter, name: str = "x", n: int = 4) -> None:

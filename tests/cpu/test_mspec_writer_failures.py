@@ -14,7 +14,7 @@ from engine.artifacts.mspec_format import Origin
 from engine.artifacts.mspec_writer import MspecWriter
 from engine.errors import IoFailure, ModelError
 from tests.cpu import mspec_cases as cases
-from tests.cpu.test_mspec_writer import ORIGIN, put
+from tests.cpu.mspec_runs import ORIGIN, put
 
 ROOT = Path(__file__).resolve().parents[2]
 

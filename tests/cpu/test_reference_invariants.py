@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from reference import delta
+from reference.bf16 import round_bf16
 from reference.compare import mismatch
 from reference.config import TINY, Config
 from reference.errors import OracleError
 from reference.hybrid import Hybrid, Output
-from reference.rounding import ENGINE_BF16, EXACT, F32, TRANSFORMERS_BF16, Rounding
+from reference.rounding import ENGINE_BF16, EXACT, F32, POINTS, TRANSFORMERS_BF16, Rounding
 from reference.state import KvRows, State, commit, zero_state
 from reference.synthetic import lively
 from reference.weights import DictWeights, tensor
@@ -251,6 +252,18 @@ def test_rounded_paths_stay_on_their_grids(rounding: Rounding) -> None:
             if tap in taps[layer]:
                 array = taps[layer][tap]
                 np.testing.assert_array_equal(array, rounding(point, array), err_msg=tap)
+
+
+@pytest.mark.parametrize("chunk", [None, 16], ids=["recurrent", "chunk16"])
+@pytest.mark.parametrize("point", POINTS)
+def test_every_rounding_point_is_one(point: str, chunk: int | None) -> None:
+    coarse = model_of(TINY, chunk, EXACT.replaced(**{point: "bf16"})).forward(IDS)
+    exact = model_of(TINY, chunk).forward(IDS)
+    assert not np.array_equal(coarse.logits, exact.logits)
+    if point == "delta_state":
+        for name, array in coarse.state.arrays().items():
+            if name.endswith("matrix"):
+                np.testing.assert_array_equal(array, round_bf16(array))
 
 
 @pytest.mark.parametrize(

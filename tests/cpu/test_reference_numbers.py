@@ -110,6 +110,9 @@ def test_axes_of_the_large_model() -> None:
     chosen = rope.axes(LARGE)
     assert np.bincount(chosen).tolist() == [11, 11, 10]
     assert chosen[[0, 1, 2, 29, 30, 31]].tolist() == [0, 1, 2, 2, 0, 1]
+    # Short sections end before the pairs do, and the rest is temporal.
+    short = dataclasses.replace(TINY, mrope_section=(5, 2, 1))
+    assert rope.axes(short).tolist() == [0, 1, 2, 0, 1, 0, 0, 0]
 
 
 def test_rotation_is_that_of_complex_numbers() -> None:
