@@ -74,10 +74,10 @@ _SMALL = {
         DType.F32, "a few kB, used in float32 arithmetic; exact for every float source"
     ),
     "conv": Choice(
-        DType.F32, "four taps for each channel, under 0.01 % of the bytes; exact for every source"
+        DType.F32, "four taps for each channel, under 0.1 % of the bytes; exact for every source"
     ),
 }
-_WORDS = "upstream's own BF16 words, unchanged"
+_WORDS = "what upstream stores: its BF16 words pass unchanged"
 
 RECIPES = {
     recipe.name: recipe
@@ -103,7 +103,7 @@ RECIPES = {
                 DType.BF16,
             ),
             "gdn": Choice(
-                DType.INT4, "a quarter of the bytes that a step reads", DType.BF16
+                DType.INT4, "a fifth of the bytes that a step reads", DType.BF16
             ),
             "gdn_gate": Choice(
                 DType.BF16, "48 rows that set decay and write strength: a state carries their"

@@ -25,10 +25,12 @@ def round_bf16(x: Array) -> Array:
     # Half a step less one, plus the last kept bit: a carry then means up, and ties go to even.
     carried = bits + (HALF + ((bits >> np.uint64(EXTRA_BITS)) & np.uint64(1)))
     rounded = (carried & ~LOW_BITS).view(np.float64)
-    rounded = np.where(np.abs(rounded) > MAX_FINITE, np.copysign(np.inf, x), rounded)
-    small = np.rint(x / SUBNORMAL_STEP) * SUBNORMAL_STEP
-    rounded = np.where(np.abs(x) < MIN_NORMAL, small, rounded)
-    return np.where(np.isnan(x), x, rounded)
+    small, large = np.abs(x) < MIN_NORMAL, np.abs(rounded) > MAX_FINITE
+    rounded[small] = np.rint(x[small] / SUBNORMAL_STEP) * SUBNORMAL_STEP
+    rounded[large] = np.copysign(np.inf, x[large])
+    # A carry out of a NaN's fraction would make it a number.
+    rounded[np.isnan(x)] = np.nan
+    return rounded
 
 
 def to_bits(x: Array) -> npt.NDArray[np.uint16]:

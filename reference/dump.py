@@ -117,7 +117,7 @@ def write_dump(path: Path | str, dump: Dump) -> None:
 def read_dump(path: Path | str) -> Dump:
     """Read a dump; OracleError for a file that is none or says something the format does not."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         meta = json.loads(str(arrays.pop("meta")))
         ids, positions = arrays.pop("ids"), arrays.pop("positions")

@@ -6,6 +6,8 @@ call has returned.
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 from engine.errors import InvalidArgument, Status, Unsupported
@@ -36,6 +38,7 @@ class Reporter:
         self._sequence = 0
         self._progress = -1
         self._model_id = 0
+        self._held: Callable[[], None] | None = None
         self._callback: Any = ffi.NULL
         if pointer == ffi.NULL:
             return
@@ -50,11 +53,21 @@ class Reporter:
             )
         self._callback, self._user_data = given.callback, given.user_data
 
-    def started(self, path: bytes | None) -> None:
-        """The call has begun; `path` is the first part's path, when there is one."""
+    def started(self, path: bytes | None, *, is_held: bool = False) -> None:
+        """The call has begun; `path` is the first part's path, when there is one.
+
+        `is_held`: sent just before the next event, since another runtime may take the call over.
+        """
         # Paths are bytes, details are text.
         shown = None if path is None else path.decode("utf-8", "replace").encode()
-        self._send(lib.SKIPPY_RUNTIME_EVENT_KIND_MODEL_OPEN_STARTED, detail=shown)
+        kind = lib.SKIPPY_RUNTIME_EVENT_KIND_MODEL_OPEN_STARTED
+        self._held = partial(self._send, kind, detail=shown)
+        if not is_held:
+            self._send_held()
+
+    def hand_over(self) -> None:
+        """Another runtime answers the call and sends all events of it."""
+        self._callback = ffi.NULL
 
     def progress(self, fraction: float) -> None:
         """Loading has come that far; only rising steps are sent."""
@@ -97,9 +110,15 @@ class Reporter:
             detail=message.encode("utf-8", "replace"),
         )
 
+    def _send_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held()
+
     def _send(self, kind: int, *, detail: bytes | None = None, **fields: int) -> None:
         if self._callback == ffi.NULL:
             return
+        self._send_held()
         self._sequence += 1
         event = ffi.new("struct skippy_runtime_event_v1 *")
         event.abi_version = EVENT_VERSION

@@ -123,8 +123,12 @@ def before(symbol: Symbol, names: Container[str]) -> list[str]:
 def after(symbol: Symbol, value: str, names: Container[str]) -> list[str]:
     """The last statements of an export that Python answers with the C expression `value`."""
     if not is_asked(symbol):
-        return [f"{value};" if symbol.returns == "void" else f"return {value};"]
+        if symbol.returns == "void":
+            return [f"{value};", "ms_left();"]
+        kept = "int" if symbol.is_status else symbol.returns
+        return [f"{kept} answer = {value};", "ms_left();", "return answer;"]
     return [
         f"int status = {value};",
+        "ms_left();",
         f"return ms_asked ? {_adopted(symbol, _forward(symbol, names))} : status;",
     ]

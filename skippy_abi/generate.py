@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from engine.errors import ModelError
 from skippy_abi import fallback_c, fallback_front, memory
+from skippy_abi.leaving import LEAVE_C
 from skippy_abi.startup import START_C
 from skippy_abi.table import Abi, Struct, Symbol
 
@@ -168,7 +169,7 @@ def _body(symbol: Symbol, names: Container[str]) -> list[str]:
         value = call
     if symbol.null_ok:
         lines.append(f"if (!{symbol.null_ok}) return{ok};")
-    lines.append(f"if (!ms_alive()) return{absent};")
+    lines.append(f"if (!ms_enter()) return{absent};")
     return lines + fallback_front.after(symbol, value, names)
 
 
@@ -200,6 +201,6 @@ def front(abi: Abi, home: Home, boot: str) -> str:
     names = {symbol.name for symbol in abi.served}
     exports = [line for symbol in abi.of("skippy") for line in _export(symbol, answers, names)]
     return "\n".join([
-        INCLUDES, types(abi), layout_checks(abi), *lines, memory.SOURCE, START_C,
+        INCLUDES, types(abi), layout_checks(abi), *lines, memory.SOURCE, START_C, LEAVE_C,
         fallback_front.provider(abi), fallback_c.SOURCE, *prototypes, *exports, ""
     ])

@@ -1,17 +1,18 @@
 """Owns opening and closing models. Which file is which model is decided by the opener it is given.
 
 `packages.boot` hands the opener over at start-up, so that this tier opens models without knowing
-any. The order of the checks is the ABI's: reporter, pointers, layer range, device, file.
+any. The order of the checks is the ABI's: reporter, pointers, layer range, device, file. With a
+fallback runtime the file comes before the options: those of its models are not ours to judge.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.devices import inventory
-from engine.errors import InvalidArgument, Unsupported
+from engine.errors import EngineError, InvalidArgument, Unsupported
 from engine.model import Model
 from engine.records import ModelPlan
-from skippy_abi import buffers, convert, handles
+from skippy_abi import buffers, convert, fallback, handles
 from skippy_abi.boundary import exported, exported_value
 from skippy_abi.cffi_module import ffi, lib
 from skippy_abi.events import Reporter
@@ -21,11 +22,16 @@ POINTER = ffi.sizeof("void *")
 
 Opener = Callable[[list[bytes]], ModelPlan]
 _openers: list[Opener] = []
+_not_ours: list[type[EngineError]] = []
 
 
-def use_opener(opener: Opener) -> None:
-    """Take over the function that turns the paths of an artifact into a plan, or refuses."""
+def use_opener(opener: Opener, not_ours: Sequence[type[EngineError]] = ()) -> None:
+    """Take over the function that turns the paths of an artifact into a plan, or refuses.
+
+    Its refusals of the kinds `not_ours` say that another runtime may have the model.
+    """
     _openers[:] = [opener]
+    _not_ours[:] = not_ours
 
 
 @exported
@@ -59,18 +65,35 @@ def _open(
 ) -> None:
     with Reporter(reporter_pointer, _stage_index(config)) as reporter:
         paths = _readable(read)
-        reporter.started(paths[0] if paths else None)
+        has_fallback = fallback.path() is not None
+        reporter.started(paths[0] if paths else None, is_held=has_fallback)
         paths = paths or read()
         buffers.require_out(out_model, POINTER, "out_model")
         buffers.write_value(out_model, "void *", ffi.NULL, "out_model")
+        plan = None
+        if has_fallback:
+            plan = _plan_or_forward(paths)
+            if plan is None:
+                reporter.hand_over()
+                return
         options = convert.runtime_options(config)
         device = inventory()[0]
-        plan = _openers[0](paths)
+        plan = plan or _openers[0](paths)
         model = Model(plan, options, device.device, reporter.progress)
         reporter.progress(1.0)
         handle = handles.give(model, "skippy_model")
         buffers.write_value(out_model, "void *", handle, "out_model")
         reporter.finished(handles.number_of(handle), device.name)
+
+
+def _plan_or_forward(paths: list[bytes]) -> ModelPlan | None:
+    """The plan, or None when the fallback answers the call."""
+    try:
+        return _openers[0](paths)
+    except tuple(_not_ours) as refusal:
+        if not fallback.take_over(refusal):
+            raise
+        return None
 
 
 def _readable(read: Callable[[], list[bytes]]) -> list[bytes]:

@@ -298,6 +298,8 @@ static int ms_prepare(int is_ours)
 }
 
 static int py_alive(void);
+static void ms_leave(void);
+static int ms_leaving;
 
 /* A Python that the host holds with global symbols takes the place of the one we were built for. */
 static int ms_right_python(void)
@@ -335,19 +337,14 @@ static int ms_start_once(void)
     if (!entered) {
         entered = 1;
         int state = ms_start() ? MS_ALIVE : MS_DEAD;
+        /* After Python's libraries, whose own handlers and destructors it must come before. */
+        if (state == MS_ALIVE)
+            atexit(ms_leave);
         __atomic_store_n(&ms_state, state, __ATOMIC_RELEASE);
     }
     int state = ms_state;
     pthread_mutex_unlock(&ms_lock);
     return state;
-}
-
-static int ms_alive(void)
-{
-    int state = __atomic_load_n(&ms_state, __ATOMIC_ACQUIRE);
-    if (state == MS_COLD)
-        state = ms_start_once();
-    return state == MS_ALIVE && Py_IsInitialized();
 }
 
 /* ---- The answer while there is no Python. */
@@ -381,6 +378,8 @@ static int ms_not_started(struct skippy_error **out_error)
     int state = __atomic_load_n(&ms_state, __ATOMIC_ACQUIRE);
     if (state == MS_COLD)
         ms_say(&text, "called while the embedded Python was still starting");
+    else if (__atomic_load_n(&ms_leaving, __ATOMIC_ACQUIRE))
+        ms_say(&text, "called while the process is exiting");
     else if (state == MS_ALIVE)
         ms_say(&text, "the Python that served this call has been shut down by its owner");
     else {

@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from engine.chat.messages import ChatRequest
+from engine.chat.metadata import is_own_metadata
 from engine.chat.parse import parse_response_bytes
 from engine.errors import BufferTooSmall, InvalidArgument, Unsupported
 from engine.model import Model
-from skippy_abi import buffers, handles
+from skippy_abi import buffers, fallback, handles
 from skippy_abi.boundary import exported
 from skippy_abi.cffi_module import ffi
 
@@ -114,11 +115,12 @@ def skippy_parse_chat_response_json(
 ) -> None:
     buffers.require_out(out_message_json_bytes, SIZE, "out_message_json_bytes")
     buffers.check_capacity(output_message_json_capacity, "output_message_json")
-    message = _parsed(
-        buffers.read_c_string(generated_text, "generated_text"),
-        buffers.read_text(metadata_json, "metadata_json"),
-        bool(is_partial),
-    )
+    text = buffers.read_c_string(generated_text, "generated_text")
+    metadata = buffers.read_text(metadata_json, "metadata_json")
+    # The call has no handle: what a fallback's model rendered is known by its metadata.
+    if not is_own_metadata(metadata) and fallback.take_over_foreign():
+        return
+    message = _parsed(text, metadata, bool(is_partial))
     buffers.write_value(out_message_json_bytes, "size_t", len(message), "out_message_json_bytes")
     _need_buffer(
         output_message_json, output_message_json_capacity, len(message), "output_message_json"

@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, path: bytes, origin: Origin, resume_key: str) -> None:
         """Take the lock and read what there is.
 
-        Lines of another run are dropped, and so is everything from the first unsound line on.
+        Lines of another run do not count, nor does anything from the first unsound line on.
         IoFailure while another writer holds the lock.
         """
         origin.check()
@@ -47,7 +47,7 @@ class Journal:
         self.objects: dict[str, MspecObject] = {}
         self._run = _run_record(origin, resume_key)
         self._file = _locked(path)
-        # ends[i]: length and checksum of the journal with i objects.
+        # Length and last checksum of nothing, of the run's line, and of each object's after it.
         self._ends = [(0, b"")]
         try:
             self._read()
@@ -66,7 +66,7 @@ class Journal:
         return next(reversed(self.objects.values()), None)
 
     def keep(self, n_objects: int) -> None:
-        """Forget all objects but the first ones."""
+        """Forget all objects but the first ones, and cut off what is no line of this run."""
         self.objects = dict(itertools.islice(self.objects.items(), n_objects))
         del self._ends[n_objects + 2 :]
         self._file.truncate(self._ends[-1][0])
@@ -83,22 +83,16 @@ class Journal:
     def _append(self, record: bytes) -> None:
         at, before = self._ends[-1]
         line, checksum = _line(before, record)
-        try:
-            write_all(self._file.fileno(), line, at)
-        except BaseException:
-            self._file.truncate(at)
-            raise
+        write_all(self._file.fileno(), line, at)
         self._ends.append((at + len(line), checksum))
 
     def _read(self) -> None:
         descriptor = self._file.fileno()
         data = os.pread(descriptor, min(os.fstat(descriptor).st_size, _MAX_BYTES), 0)
         lines = data.splitlines(keepends=True)[: MAX_OBJECTS + 1]
-        is_ours = bool(lines) and self._takes(lines[0], self._run)
-        if is_ours:
+        if lines and self._takes(lines[0], self._run):
             self._read_objects(lines[1:])
-        self._file.truncate(self._ends[-1][0])
-        if not is_ours:
+        else:
             self._append(self._run)
 
     def _read_objects(self, lines: list[bytes]) -> None:

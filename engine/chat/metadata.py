@@ -97,6 +97,16 @@ def write_metadata(facts: RequestFacts) -> str:
 
 
 @lru_cache(maxsize=16)
+def is_own_metadata(metadata_json: str) -> bool:
+    """Whether a metadata text is one of ours, whole or damaged: it has our `response` object."""
+    try:
+        metadata = json.loads(metadata_json)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(metadata, dict) and isinstance(metadata.get("response"), dict)
+
+
+@lru_cache(maxsize=16)
 def read_plan(metadata_json: str) -> ResponsePlan:
     """The plan inside a metadata text. Raises Unsupported when it is not metadata of ours."""
     try:

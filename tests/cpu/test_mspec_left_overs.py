@@ -1,4 +1,4 @@
-"""Owns the proof that a .mspec run goes on to the same bytes whatever became of what the last left."""
+"""Owns the proof that a .mspec run goes on to the same bytes whatever was left of the last."""
 
 import contextlib
 import errno

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.artifacts import mspec_writer
 from engine.artifacts.mspec import open_mspec
 from engine.artifacts.mspec_format import Kind, Origin
 from engine.artifacts.mspec_writer import MspecWriter
@@ -103,6 +104,15 @@ def test_a_bad_object_is_refused(
         with pytest.raises(InvalidArgument, match=words):
             write(writer)
         assert list(writer.done) == ["first"]
+
+
+def test_more_objects_than_a_file_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mspec_writer, "MAX_OBJECTS", 2)
+    with MspecWriter(tmp_path / "out", ORIGIN, "key") as writer:
+        small(writer, "a")
+        small(writer, "b")
+        with pytest.raises(InvalidArgument, match="more than 2 objects"):
+            small(writer, "c")
 
 
 @pytest.mark.parametrize(

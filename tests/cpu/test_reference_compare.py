@@ -1,4 +1,7 @@
-"""Owns the comparison tool: named tolerances, the first divergent tensor, dumps, the heat map."""
+"""Owns the comparison tool: named tolerances, the first divergent tensor, dumps, the heat map.
+
+It is long because a tool that judges others is judged on each kind of error it must not miss.
+"""
 
 import dataclasses
 import json

@@ -2,6 +2,7 @@
 
 The list is that of the specification's section 14. Sums run in another order when a call is split,
 so equality here means 1e-11 of a value's scale, far below anything that a mistake would leave.
+It is long because the list is.
 """
 
 import dataclasses
