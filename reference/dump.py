@@ -151,13 +151,7 @@ def run(model: Hybrid, ids: Any, positions: Any = None, mtp: bool = False) -> Du
     where = triples(np.arange(ids.size) if positions is None else positions, ids.size)
     if mtp:
         following = [*ids[1:].tolist(), model.best(out.logits[-1])[0]]
-        tensors |= {
-            name: array
-            for name, array in tensor_names(
-                model.mtp(out.hidden, following, positions=where).taps
-            ).items()
-            if name != "mtp.scores"
-        }
+        tensors |= tensor_names(model.mtp(out.hidden, following, positions=where).taps)
     meta = {"made_by": "reference.dump", "rounding": model.rounding.name, "chunk": model.chunk}
     return Dump(ids.astype(np.int64), where, tensors, meta)
 

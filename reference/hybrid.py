@@ -79,6 +79,8 @@ class Hybrid:
         chunk: int | None = None,
     ) -> None:
         """OracleError names a missing or misshapen tensor; weights that fit 1 GiB are copied."""
+        if chunk is not None and chunk < 1:
+            raise OracleError(f"chunk of {chunk} tokens, want at least 1 or None")
         has_mtp = any(name.startswith("mtp.") for name in weights.names())
         check(weights, config.tensors(mtp=has_mtp))
         self.weights, self.config = resident(weights), config
@@ -175,6 +177,7 @@ class Hybrid:
         tap["fc"] = self._project("projection", joined, "mtp.fc.weight")
         x, after = self._layer("mtp.layers.0.", tap["fc"], kv, positions, tap)
         assert isinstance(after, KvRows)
+        del tap["scores"]
         tap["final_norm"] = self._rms("norm", x, "mtp.norm.weight")
         tap["logits"] = self._project("logits", tap["final_norm"], "lm_head.weight")
         return MtpOutput(tap["logits"], tap["final_norm"], after, {"mtp": tap})

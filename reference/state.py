@@ -130,7 +130,11 @@ def commit(
 
     KV rows are kept by length; matrices are replayed from the recorded k, v, g and beta, conv
     columns from the raw inputs. The recurrent order is that of `forward`, so the bits are too.
+    OracleError when n is not within 0..T.
     """
+    n_recorded = taps["model"]["embed"].shape[0] if "model" in taps else 0
+    if not 0 <= n <= n_recorded:
+        raise OracleError(f"commit of {n} columns, {n_recorded} were recorded")
     layers: list[LayerState] = []
     for index, layer in enumerate(before.layers):
         tap = {name: array[:n] for name, array in taps[index].items()}

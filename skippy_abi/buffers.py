@@ -5,16 +5,20 @@ with the kernel's help and answer a bad address instead of faulting. A pointer w
 capacity is 0 is never touched, NULL or not: Rust passes dangling pointers for empty slices.
 """
 
+import sys
 from typing import Any
 
 from engine.errors import BufferTooSmall, InvalidArgument
 from skippy_abi.cffi_module import ffi, lib
 
 INT32_MAX = 2**31 - 1
+SIZE_BYTES = ffi.sizeof("size_t")
 # Longer than any prompt a context can hold; keeps a missing terminator from walking the heap.
 MAX_TEXT_BYTES = 256 << 20
 MAX_READ_BYTES = 1 << 40
-# A hole in the middle of an absurd range is met after one piece, not after all memory is taken.
+# Not worth a question before the copy itself.
+SMALL_BYTES = 1 << 16
+# A hole in the middle of an absurd range is met after one piece.
 PIECE_BYTES = 64 << 20
 
 
@@ -24,18 +28,21 @@ def read_bytes(pointer: Any, n_bytes: int, name: str) -> bytearray:
         return bytearray()
     if pointer == ffi.NULL:
         raise InvalidArgument(f"{name}: NULL with {n_bytes} bytes")
-    # Asking for the last byte first keeps an absurd count from costing an absurd allocation.
-    if n_bytes > MAX_READ_BYTES or not lib.ms_readable(pointer, n_bytes):
-        raise InvalidArgument(f"{name}: {n_bytes} bytes at {_address(pointer)} are not readable")
+    if n_bytes <= PIECE_BYTES and (n_bytes <= SMALL_BYTES or lib.ms_readable(pointer, n_bytes)):
+        data = bytearray(n_bytes)
+        if lib.ms_read(ffi.from_buffer(data), pointer, n_bytes):
+            return data
+    elif n_bytes <= MAX_READ_BYTES and lib.ms_readable(pointer, n_bytes):
+        return _read_pieces(pointer, n_bytes, name)
+    raise InvalidArgument(f"{name}: {n_bytes} bytes at {_address(pointer)} are not readable")
+
+
+def _read_pieces(pointer: Any, n_bytes: int, name: str) -> bytearray:
+    """A long range, so that a hole in it is met before memory for all of it is taken."""
     data = bytearray()
     while len(data) < n_bytes:
-        piece = bytearray(min(PIECE_BYTES, n_bytes - len(data)))
         source = ffi.cast("char *", pointer) + len(data)
-        if not lib.ms_read(ffi.from_buffer(piece), source, len(piece)):
-            raise InvalidArgument(
-                f"{name}: {n_bytes} bytes at {_address(pointer)} are not readable"
-            )
-        data += piece
+        data += read_bytes(source, min(PIECE_BYTES, n_bytes - len(data)), name)
     return data
 
 
@@ -110,6 +117,13 @@ def write_bytes(pointer: Any, data: bytes | bytearray | memoryview, name: str) -
         raise InvalidArgument(f"{name}: {len(data)} bytes at {_address(pointer)} are not writable")
 
 
+def write_required(pointer: Any, data: bytes, name: str) -> None:
+    """Copy bytes out to a place that must exist, at the end of a call that changed nothing."""
+    if pointer == ffi.NULL:
+        raise InvalidArgument(f"{name}: NULL")
+    write_bytes(pointer, data, name)
+
+
 def write_value(pointer: Any, c_type: str, value: Any, name: str) -> None:
     """Store one scalar or pointer; NULL takes nothing."""
     write_bytes(pointer, bytes(ffi.buffer(ffi.new(f"{c_type} *", value))), name)
@@ -134,7 +148,7 @@ def check_capacity(capacity: int, name: str) -> None:
 def fits(counter: Any, needed: int, pointer: Any, capacity: int, name: str) -> None:
     """Report the size needed; raise BufferTooSmall when it is above the capacity, and
     InvalidArgument when there is room but no buffer. Nothing is written besides the counter."""
-    write_value(counter, "size_t", needed, f"{name} counter")
+    write_required(counter, needed.to_bytes(SIZE_BYTES, sys.byteorder), f"{name} counter")
     if needed > capacity:
         raise BufferTooSmall(f"{name}: {needed} needed, capacity {capacity}")
     if needed and pointer == ffi.NULL:

@@ -57,12 +57,18 @@ static int ms_wraps(const void *at, size_t n) {
     return n > MS_MAX_RANGE || (uintptr_t)at + n < (uintptr_t)at;
 }
 
+static int ms_same_page(const void *one, const void *other) {
+    return (uintptr_t)one / MS_PAGE == (uintptr_t)other / MS_PAGE;
+}
+
 /* The ends decide: a hole inside is found by the copy itself. */
 static int ms_readable(const void *from, size_t n) {
     char byte;
     if (!n) return 1;
     if (ms_wraps(from, n)) return 0;
-    return ms_read(&byte, from, 1) && ms_read(&byte, (const char *)from + n - 1, 1);
+    if (!ms_read(&byte, from, 1)) return 0;
+    from = (const char *)from + n - 1;
+    return ms_same_page(from, (const char *)from - (n - 1)) || ms_read(&byte, from, 1);
 }
 
 static int ms_writable(void *to, size_t n) {
@@ -70,8 +76,8 @@ static int ms_writable(void *to, size_t n) {
     if (!n) return 1;
     if (ms_wraps(to, n)) return 0;
     last = (char *)to + n - 1;
-    return ms_read(&byte, to, 1) && ms_write(to, &byte, 1)
-        && ms_read(&byte, last, 1) && ms_write(last, &byte, 1);
+    if (!ms_read(&byte, to, 1) || !ms_write(to, &byte, 1)) return 0;
+    return ms_same_page(to, last) || (ms_read(&byte, last, 1) && ms_write(last, &byte, 1));
 }
 
 /* Bytes before the terminator, or -1 when memory or limit ends first. Reads never cross into a

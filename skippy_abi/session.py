@@ -20,6 +20,8 @@ from skippy_abi.boundary import exported, exported_value
 from skippy_abi.cffi_module import ffi
 
 POINTER = ffi.sizeof("void *")
+# Metadata keys that are read here; one of another type means no chat sampling.
+KINDS = {"grammar": str, "grammar_lazy": bool, "grammar_triggers": list}
 
 # Which session evaluates media on this thread right now; begin and end happen on one thread.
 _external = threading.local()
@@ -135,11 +137,14 @@ def _metadata(raw: bytes) -> dict[str, Any] | None:
     """The metadata object, or None for what means "no chat sampling" (absent, not JSON)."""
     try:
         parsed = json.loads(raw.decode() or "null")
+        # An escape can spell half a character, which no text for a grammar may hold.
+        json.dumps(parsed, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("grammar", ""), str):
+    if not isinstance(parsed, dict):
         return None
-    return parsed
+    kinds_fit = all(isinstance(parsed.get(key, kind()), kind) for key, kind in KINDS.items())
+    return parsed if kinds_fit else None
 
 
 def _own_sampler(

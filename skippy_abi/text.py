@@ -31,7 +31,6 @@ def skippy_tokenize(
     out_token_count: Any, out_error: Any,
 ) -> None:
     served = _model(model)
-    buffers.require_out(out_token_count, SIZE, "out_token_count")
     buffers.check_capacity(output_token_capacity, "output_tokens")
     tokens = served.plan.tokenizer.encode(
         buffers.read_text(text, "text"), add_special=bool(add_special)
@@ -50,7 +49,6 @@ def skippy_detokenize(
     served = _model(model)
     if tokens == ffi.NULL:
         raise InvalidArgument("tokens: NULL")
-    buffers.require_out(out_text_bytes, SIZE, "out_text_bytes")
     buffers.check_capacity(output_text_capacity, "output_text")
     text = served.plan.tokenizer.decode(buffers.read_tokens(tokens, token_count, "tokens"))
     buffers.fits(out_text_bytes, len(text), output_text, output_text_capacity, "output_text")
@@ -59,9 +57,8 @@ def skippy_detokenize(
 
 @exported
 def skippy_token_is_eog(model: Any, token_id: int, out_is_eog: Any, out_error: Any) -> None:
-    served = _model(model)
-    buffers.require_out(out_is_eog, 1, "out_is_eog")
-    buffers.write_bytes(out_is_eog, bytes([served.plan.tokenizer.is_eog(token_id)]), "out_is_eog")
+    is_eog = _model(model).plan.tokenizer.is_eog(token_id)
+    buffers.write_required(out_is_eog, b"\1" if is_eog else b"\0", "out_is_eog")
 
 
 @exported

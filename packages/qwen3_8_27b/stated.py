@@ -88,8 +88,8 @@ def check_config(document: Any, what: str, dims: HybridDims, key: str) -> None:
         **CONFIG_FIXED,
     }
     faults += _faults(_present(text, optional), optional, "", key)
-    outer = _present(document, CONFIG_FIXED) if text is not document else {}
-    faults += _faults(outer, CONFIG_FIXED, "", key)
+    if text is not document:
+        faults += _faults(_present(document, CONFIG_FIXED), CONFIG_FIXED, "", key)
     if faults:
         raise ModelError(f"{what}: {'; '.join(faults)}")
 

@@ -95,6 +95,19 @@ def test_committing_some_columns_equals_running_only_those(
         assert_same_state(kept, only)
 
 
+@pytest.mark.parametrize(("n", "record"), [(-1, True), (7, True), (1, False)])
+def test_committing_what_was_not_recorded_is_refused(n: int, record: bool) -> None:
+    before = zero_state(TINY)
+    out = model_of(TINY).forward(IDS[:6], record=record)
+    with pytest.raises(OracleError, match="commit"):
+        commit(TINY, before, out.taps, n)
+
+
+def test_a_chunk_of_no_tokens_is_refused() -> None:
+    with pytest.raises(OracleError, match="chunk"):
+        Hybrid(lively(TINY, 4), TINY, chunk=0)
+
+
 def test_a_call_leaves_the_state_that_it_is_given() -> None:
     model = model_of(TINY)
     before = model.forward(IDS[:9]).state

@@ -1,4 +1,4 @@
-"""The safetensors reader: sound files read exactly, every lie of a header refused with its value."""
+"""The safetensors reader: sound files exactly, and every lie of a header refused with its value."""
 
 import json
 import time
