@@ -8,6 +8,7 @@ import logging
 import os
 
 from packages.select import open_plan
+from packages.selection import FALLS_THROUGH
 from skippy_abi import (  # noqa: F401  (imported to register their functions)
     discovery,
     execute,
@@ -30,5 +31,5 @@ if level:
     logging.basicConfig(level=logging.INFO if known is None else known)
     if known is None:
         logging.warning("%s: %r is no level, INFO is used", LOG_VARIABLE, level)
-model.use_opener(open_plan)
+model.use_opener(open_plan, FALLS_THROUGH)
 finish()

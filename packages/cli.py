@@ -1,4 +1,4 @@
-"""Owns the `mesh-specialize` command: demo, generate, bundle.
+"""Owns the `mesh-specialize` command; those for artifacts are in `cli_artifacts.py`.
 
 `demo` and `generate` go through the C ABI like any host (`skippy_abi/client.py`). Text is on
 standard output, everything else on standard error. Sampling options are judged before any model
@@ -14,7 +14,7 @@ from pathlib import Path
 import build_ffi
 from engine.errors import EngineError
 from engine.sampling import parse_seed, parse_temperature, plain
-from packages import bundle
+from packages import bundle, cli_artifacts
 from packages.generation import Generation, Request, open_runtime
 from packages.smollm2_135m import fetch
 from skippy_abi.client import AbiError
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("--out", type=Path, required=True)
     out.add_argument("--mesh-version", default=bundle.MESH_VERSION)
     out.set_defaults(run=_bundle)
+    cli_artifacts.add(commands)
     return parser
 
 

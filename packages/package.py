@@ -17,6 +17,30 @@ from engine.artifacts.mspec import MspecFile
 from engine.records import ModelPlan
 
 Container = GgufFile | MspecFile
+HOST = "host"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device that a package runs on, and what it needs there: a `[[target]]` row.
+
+    `twins` are the artifacts it is for, None for all ("" is the model itself). The GPU fields are
+    for devices other than the host: one architecture, the oldest driver and CUDA version, and the
+    memory needed beside the artifact's own bytes.
+    """
+
+    device: str
+    rank: int = 0
+    twins: tuple[str, ...] | None = None
+    gpu_arch: str = ""
+    min_driver: str = "0"
+    min_toolkit: str = "0"
+    vram_beside_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """The row's name, e.g. `cuda-sm_90a`."""
+        return f"{self.device}-{self.gpu_arch}" if self.gpu_arch else self.device
 
 
 @dataclass(frozen=True)
@@ -36,10 +60,11 @@ class Artifact:
 
     `content_sha256` identifies the weights however they are packed: the content digest of a GGUF
     (`engine/artifacts/content_digest.py`), the weights id of a .mspec. `file_sha256` is the digest
-    of the whole file where one file is known.
+    of the whole file where one file is known. `twin` is "" for the model itself.
     """
 
     identity: Identity
+    twin: str
     package: Package
     dims: Any
     file_sha256: str | None
@@ -56,7 +81,8 @@ class Package:
 
     `container` says what its artifacts are, "gguf" or "mspec"; `architecture` is the GGUF key that
     tells a foreign file without hashing it. `dims` has the model's numbers under "" and a twin's
-    under its name.
+    under its name. `read_dims` tells what an open container states of itself, where that is
+    cheaper than its digest.
     """
 
     key: str
@@ -65,7 +91,9 @@ class Package:
     architecture: str | None
     dims: Mapping[str, Any]
     artifacts: tuple[Mapping[str, Any], ...]
+    targets: tuple[Target, ...]
     plan: Callable[[Any, Artifact], ModelPlan]
+    read_dims: Callable[[Any], Any] | None = None
 
     def served(self) -> list[Artifact]:
         """The artifacts of the package's own table."""
@@ -78,11 +106,17 @@ class Package:
         """An artifact of this package with the dims of a twin ("" is the model itself)."""
         model_id = f"{self.model_id}:{twin}" if twin else self.model_id
         identity = Identity(model_id, f"sha256:{file_sha256 or content_sha256}")
-        return Artifact(identity, self, self.dims[twin], file_sha256, content_sha256)
+        return Artifact(identity, twin, self, self.dims[twin], file_sha256, content_sha256)
+
+
+    def targets_of(self, twin: str) -> list[Target]:
+        """The rows that an artifact may run on."""
+        return [row for row in self.targets if row.twins is None or twin in row.twins]
 
 
 def read_package(
-    folder: Path, dims_type: type[Any], plan: Callable[[Any, Artifact], ModelPlan]
+    folder: Path, dims_type: type[Any], plan: Callable[[Any, Artifact], ModelPlan],
+    read_dims: Callable[[Any], Any] | None = None,
 ) -> Package:
     """The package of a folder: the tables of its `package.toml`, and its plan function."""
     table = tomllib.loads((folder / "package.toml").read_text())
@@ -94,5 +128,11 @@ def read_package(
     return Package(
         key=folder.name, model_id=table["model_id"], container=table["container"],
         architecture=table.get("architecture"), dims=dims,
-        artifacts=tuple(table.get("artifact", ())), plan=plan,
+        artifacts=tuple(table.get("artifact", ())),
+        targets=tuple(_target(row) for row in table["target"]), plan=plan, read_dims=read_dims,
     )
+
+
+def _target(row: Mapping[str, Any]) -> Target:
+    twins = row.get("twins")
+    return Target(**{**row, "twins": None if twins is None else tuple(twins)})

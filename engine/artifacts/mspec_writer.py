@@ -39,7 +39,7 @@ from engine.artifacts.mspec_format import (
 )
 from engine.artifacts.mspec_journal import Journal
 from engine.artifacts.mspec_part import PartFile
-from engine.artifacts.output_file import _refuse_special, _sync_folder
+from engine.artifacts.output_file import refuse_special, sync_folder
 from engine.errors import InvalidArgument, IoFailure
 
 Chunk = bytes | bytearray | memoryview | npt.NDArray[Any]
@@ -61,7 +61,7 @@ class MspecWriter:
         self._target = path_bytes(path)
         self._origin = origin
         with self._naming_failures(), contextlib.ExitStack() as on_failure:
-            _refuse_special(self._target)
+            refuse_special(self._target)
             part = self._target + PART_SUFFIX
             self._journal = Journal(part + JOURNAL_SUFFIX, origin, resume_key)
             on_failure.callback(self._journal.close)
@@ -152,13 +152,13 @@ class MspecWriter:
         try:
             with self._naming_failures():
                 self._part.put(directory, offset)
-                _refuse_special(self._target)
+                refuse_special(self._target)
                 self._part.seal(header, self._target)
                 self._journal.remove()
         finally:
             # Not cut back on failure: nobody may tell how far it came, and the next run will.
             self.close()
-        _sync_folder(os.path.dirname(self._target) or b".")
+        sync_folder(os.path.dirname(self._target) or b".")
         return identity.weights_id
 
     def abort(self) -> None:

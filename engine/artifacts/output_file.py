@@ -26,7 +26,7 @@ def new_file(path: PathLike) -> Iterator[BinaryIO]:
     # Not made from the target's name: that may already be as long as a name can be.
     temporary = os.path.join(os.path.dirname(target), b".partial-" + secrets.token_hex(8).encode())
     try:
-        _refuse_special(target)
+        refuse_special(target)
         with _create(temporary) as out:
             yield out
             out.flush()
@@ -37,7 +37,7 @@ def new_file(path: PathLike) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-    _sync_folder(os.path.dirname(target) or b".")
+    sync_folder(os.path.dirname(target) or b".")
 
 
 def refuse_input_as_output(path: PathLike, inputs: frozenset[FileId]) -> None:
@@ -54,7 +54,7 @@ def refuse_input_as_output(path: PathLike, inputs: frozenset[FileId]) -> None:
         )
 
 
-def _refuse_special(target: bytes) -> None:
+def refuse_special(target: bytes) -> None:
     """A rename would replace a device or FIFO by a plain file."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(target).st_mode):
@@ -72,7 +72,7 @@ def _create(temporary: bytes) -> BinaryIO:
     return os.fdopen(descriptor, "wb", buffering=_BUFFER_BYTES)
 
 
-def _sync_folder(folder: bytes) -> None:
+def sync_folder(folder: bytes) -> None:
     """Make the new name last; the file is whole either way, so a refusal is not a failure."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
