@@ -16,11 +16,14 @@ from engine.errors import EngineError
 from engine.sampling import parse_seed, parse_temperature, plain
 from packages import bundle, cli_artifacts
 from packages.generation import Generation, Request, open_runtime
+from packages.host_profile import load_profile, read_host
+from packages.select import select
 from packages.smollm2_135m import fetch
 from skippy_abi.client import AbiError
 
 DEMO_PROMPT = "Why is the sky blue?"
 DEMO_TOKENS = 160
+FALLS_THROUGH_CODE = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,6 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     generate.add_argument("--raw", action="store_true", help="no chat template")
     generate.set_defaults(run=_generate)
+    chosen = commands.add_parser("select", help="say what would serve a model file, or why not")
+    chosen.add_argument("--model", required=True)
+    chosen.add_argument("--host-json", type=Path, metavar="FILE", help="facts of another host")
+    chosen.set_defaults(run=_select)
     out = commands.add_parser("bundle", help="write the folder that MeshLLM installs")
     out.add_argument("--out", type=Path, required=True)
     out.add_argument("--mesh-version", default=bundle.MESH_VERSION)
@@ -91,6 +98,15 @@ def _generate(options: argparse.Namespace) -> int:
         print()
     _report_timings(generation)
     return 0
+
+
+def _select(options: argparse.Namespace) -> int:
+    """0 for a match, FALLS_THROUGH_CODE without one; the JSON object says all reasons."""
+    given = options.host_json
+    host = read_host() if given is None else load_profile(given)
+    selection = select(options.model, lambda: host)
+    print(json.dumps({**selection.as_json(), "host": host.as_json()}, indent=2))
+    return 0 if selection.match else FALLS_THROUGH_CODE
 
 
 def _bundle(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
-"""Owns the choice of a package for an artifact, or the refusal that names both sides.
+"""Owns which artifact is at a path and which are served; `selection.py` chooses between them.
 
-Matching needs a concrete artifact on this machine: the digest of its file, or of its content when
+The artifact must be on this machine: it is known by the digest of its file, or of its content when
 it comes in parts. Nothing is downloaded, and a name never matches. MESH_SPECIALIZE_SERVES may name
 a TOML file with more artifacts of known packages, one `[[artifact]]` each: `package`
 ("smollm2_135m" or "smollm2_135m:tiny") and `content_sha256`.
@@ -8,21 +8,29 @@ a TOML file with more artifacts of known packages, one `[[artifact]]` each: `pac
 
 import importlib
 import os
+import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.artifacts.content_digest import content_digest
-from engine.artifacts.gguf import open_gguf
-from engine.artifacts.mapped_file import MappedFile
+from engine.artifacts.gguf import GgufFile, open_gguf
+from engine.artifacts.mapped_file import MappedFile, printable
 from engine.artifacts.mspec import MspecFile, open_mspec
 from engine.artifacts.mspec_format import MAGIC
 from engine.artifacts.slices import open_parts
-from engine.errors import InvalidArgument, Unsupported
+from engine.devices import inventory
+from engine.errors import InvalidArgument, ModelError
 from engine.records import ModelPlan
 from packages import KNOWN
+from packages.host_profile import HostProfile, read_host
 from packages.package import Artifact, Container, Identity, Package
+from packages.selection import NoArtifact, NotSelected, Requested, Selection, evaluate
 
 SERVES_VARIABLE = "MESH_SPECIALIZE_SERVES"
+FILE_ENDINGS = (".gguf", ".mspec")
+# A model's name as registries write it: "name", "owner/name", "name:tag".
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?")
 
 
 def known_packages() -> list[Package]:
@@ -54,17 +62,56 @@ def _operator_artifacts(path: Path, packages: list[Package]) -> list[Artifact]:
 def open_plan(paths: list[bytes]) -> ModelPlan:
     """The plan of an artifact in one file, or in parts.
 
-    ModelError for files that are no model; Unsupported, naming the requested and the served
-    identities, for a model that is not one of ours.
+    NoArtifact for files that nobody here can read; NotSelected, naming the requested and the served
+    identities, for a model that is not one of ours; ModelError for a damaged file of ours.
     """
-    source = _open(paths)
-    return _match(source).plan(source)
+    source, selection = _select(paths, read_host)
+    if selection.match is None:
+        raise NotSelected(selection)
+    return selection.match.artifact.plan(source)
+
+
+def select(path: str, host: Callable[[], HostProfile] = read_host) -> Selection:
+    """What would serve the file at `path`, with all reasons; nothing is loaded.
+
+    InvalidArgument for a model's name in the place of a file's; ModelError for a damaged .mspec.
+    """
+    if _is_bare_name(path):
+        raise InvalidArgument(
+            f"{printable(path)}: a model name without a concrete weight identity;"
+            " name a file on this host"
+        )
+    try:
+        return _select([os.fsencode(path)], host)[1]
+    except NoArtifact as error:
+        return error.selection
+
+
+def _is_bare_name(path: str) -> bool:
+    is_file_name = path.endswith(FILE_ENDINGS) or os.path.lexists(path)
+    return not is_file_name and NAME.fullmatch(path) is not None
+
+
+def _select(
+    paths: list[bytes], host: Callable[[], HostProfile]
+) -> tuple[Container, Selection]:
+    source, artifacts = _open(paths), served_artifacts()
+    requested = _identify(source, artifacts)
+    devices = {entry.device.name for entry in inventory()}
+    return source, evaluate(requested, artifacts, devices, host)
 
 
 def _open(paths: list[bytes]) -> Container:
-    if len(paths) == 1 and is_mspec(paths[0]):
-        return open_mspec(paths[0])
-    return open_gguf(paths[0]) if len(paths) == 1 else open_parts(paths)
+    """The open container. What cannot be read at all, or only by others, is NoArtifact."""
+    try:
+        is_ours = len(paths) == 1 and is_mspec(paths[0])
+        if not is_ours:
+            return open_gguf(paths[0]) if len(paths) == 1 else open_parts(paths)
+    except ModelError as error:
+        is_there = all(map(os.path.exists, paths))
+        reason = "ArtifactNotReadable" if is_there else "ArtifactNotPresent"
+        raise NoArtifact(reason, str(error)) from None
+    return open_mspec(paths[0])
 
 
 def is_mspec(path: bytes) -> bool:
@@ -76,26 +123,28 @@ def is_mspec(path: bytes) -> bool:
         file.close()
 
 
-def _match(source: Container) -> Artifact:
-    artifacts = served_artifacts()
-    requested, digests = _identify(source, artifacts)
-    for artifact in artifacts:
-        if artifact.file_sha256 in digests or artifact.content_sha256 in digests:
-            return artifact
-    serves = ", ".join(str(artifact.identity) for artifact in artifacts)
-    raise Unsupported(f"model not served: requested {requested}; serves [{serves}]")
-
-
-def _identify(source: Container, artifacts: list[Artifact]) -> tuple[Identity, set[str]]:
-    """Who an artifact is, and every digest that it may be known by."""
+def _identify(source: Container, artifacts: list[Artifact]) -> Requested:
+    """Who an artifact is, every digest that it may be known by, and its bytes."""
     if isinstance(source, MspecFile):
         weights_id = source.identity.weights_id
-        return Identity(source.identity.model_id, f"sha256:{weights_id}"), {weights_id}
+        identity = Identity(source.identity.model_id, f"sha256:{weights_id}")
+        return Requested(identity, frozenset({weights_id}), source.n_bytes)
+    n_bytes = sum(file.n_bytes for file in source.files)
     name = str(source.get("general.name") or "unnamed")
-    architecture = source.get("general.architecture")
-    if architecture not in {artifact.package.architecture for artifact in artifacts}:
+    if not any(_may_be(source, artifact.package) for artifact in artifacts):
         # Said without hashing: a large foreign model is refused at once.
-        return Identity(f"{name} ({architecture})", "not computed"), set()
+        name = f"{name} ({source.get('general.architecture')})"
+        return Requested(Identity(name, "not computed"), frozenset(), n_bytes)
     file_sha256, content = source.sha256(), content_digest(source)
     shown = f"sha256:{file_sha256} (content sha256:{content})"
-    return Identity(name, shown), {file_sha256, content}
+    return Requested(Identity(name, shown), frozenset({file_sha256, content}), n_bytes)
+
+
+def _may_be(source: GgufFile, package: Package) -> bool:
+    """Whether a GGUF states the numbers of a package or of one of its twins."""
+    if source.get("general.architecture") != package.architecture or package.read_dims is None:
+        return False
+    try:
+        return package.read_dims(source) in package.dims.values()
+    except ModelError:
+        return False

@@ -1,4 +1,4 @@
-"""Owns the choice of a runtime for a requested artifact: five steps in order, or every reason why not.
+"""Owns the choice for a requested artifact: five steps in order, or every reason why not.
 
 1. The request is a concrete artifact that is present on this host; nothing is ever downloaded.
 2. An artifact that is served has exactly these weights. Its digest is the identity: the model's

@@ -41,16 +41,18 @@ def take_over(refusal: EngineError) -> bool:
         text = ffi.string(reason).decode("utf-8", "replace")
         raise RuntimeFailure(f"{refusal}; the fallback {printable(library)} is no help: {text}")
     log.info("%s; forwarded to %s", refusal, printable(library))
-    lib.ms_ask_fallback()
+    ask()
     return True
 
 
-def take_over_foreign() -> bool:
-    """The same for a call without a handle whose input is not ours, while a foreign one lives."""
-    if not lib.ms_has_foreign():
-        return False
+def ask() -> None:
+    """Let the loaded fallback answer the running call, which must return at once."""
     lib.ms_ask_fallback()
-    return True
+
+
+def has_models() -> bool:
+    """Whether the fallback has a model open."""
+    return bool(lib.ms_has_foreign())
 
 
 def _of_manifest() -> bytes | None:

@@ -115,7 +115,8 @@ def skippy_parse_chat_response_json(
     text = buffers.read_c_string(generated_text, "generated_text")
     metadata = buffers.read_text(metadata_json, "metadata_json")
     # The call has no handle: what a fallback's model rendered is known by its metadata.
-    if not is_own_metadata(metadata) and fallback.take_over_foreign():
+    if fallback.has_models() and not is_own_metadata(metadata):
+        fallback.ask()
         return
     message = _parsed(text, metadata, bool(is_partial))
     buffers.write_value(out_message_json_bytes, "size_t", len(message), "out_message_json_bytes")

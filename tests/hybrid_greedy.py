@@ -6,6 +6,7 @@ Two float32 paths are each off by up to 3e-4 in a logit of these models, and a c
 logits of each: 1.2e-3 at worst.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,11 +50,11 @@ class Tally:
 
 def weights(seed: int) -> DictWeights:
     """A random tiny checkpoint in float32 that never ends a text: those ids' logits are zero."""
-    arrays = dict(rungs.arrays_of(lively(CONFIG, seed, mtp=False)))
-    head = arrays["lm_head.weight"].copy()
-    first = tiny_hybrid.N_PLAIN_TOKENS
-    head[first : first + len(tiny_hybrid.SPECIALS)] = 0
-    return DictWeights({**arrays, "lm_head.weight": head})
+    arrays = rungs.arrays_of(lively(CONFIG, seed, mtp=False))
+    added = json.loads(tiny_hybrid.tokenizer_json(CONFIG.n_vocab))["added_tokens"]
+    ends = [token["id"] for token in added if token["content"] in tiny_hybrid.SPECIALS]
+    arrays["lm_head.weight"][ends] = 0
+    return DictWeights(arrays)
 
 
 def engine_model(plan: ModelPlan, n_context: int = 256) -> Model:

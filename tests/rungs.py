@@ -23,11 +23,14 @@ from ptx.numerics import Array
 from ptx.op import Op
 from reference.compare import mismatch
 from reference.config import Config
+from reference.rounding import ENGINE_BF16
 from reference.state import KvRows, State
 from reference.weights import Weights, tensor
 
 Named = dict[str, Array]
 N_CELLS = 128
+# What a BF16 engine stores: it adds to the residual before the one rounding.
+FUSED_BF16 = ENGINE_BF16.replaced(mixer_out="exact", mlp_out="exact")
 STATE_IN, STATE_OUT, N_SLOTS = 1, 2, 3
 # A step, by its weight's name in the layer or else by its op: parameter -> the oracle's tap.
 TAPS: Mapping[str, Mapping[str, str]] = {
@@ -91,6 +94,12 @@ def one_layer(plan: ModelPlan, layer: int, keys: Sequence[str] = ()) -> ModelPla
     return replace(part, schedule=replace(part.schedule, embed=(), layers=(steps,)))
 
 
+def embedding_alone(plan: ModelPlan) -> ModelPlan:
+    """The plan without layers and output."""
+    steps = replace(plan.schedule, layers=(), head=())
+    return replace(plan, schedule=steps, states={}, kv=replace(plan.kv, layers=()))
+
+
 def key(step: Step) -> str:
     """What TAPS knows a step by."""
     weight = step.args.get("w")
@@ -135,20 +144,23 @@ class TapDevice(HostDevice):
 
 
 def run(
-    plan: ModelPlan, ids: Sequence[int], before: State, inject: Mapping[str, Array] | None = None
+    plan: ModelPlan, ids: Sequence[int], before: State,
+    inject: Mapping[str, Array] | None = None, n_before: int | None = None,
 ) -> Named:
     """Run the plan's steps over ids that follow `before`; what each left, and the states after.
 
     `inject` [T, ...] by buffer: "h" before a layer, or any scratch buffer that the steps read.
+    `n_before` is where ids begin, when `before` has other rows than those.
     """
     device, n_tokens = TapDevice(), len(ids)
+    start = before.n_tokens if n_before is None else n_before
     program = Program(device, plan, N_CELLS, N_SLOTS, lambda fraction: None)
     # Cells in no order: nothing may depend on a sequence lying in one piece.
     cells = np.random.default_rng(3).permutation(N_CELLS).astype(np.int32)
     _inject_state(plan, program, before, cells)
     for name, values in (inject or {}).items():
         device.upload(device.named[name][:n_tokens], values)
-    positions = np.arange(before.n_tokens, before.n_tokens + n_tokens, dtype=np.int32)
+    positions = np.arange(start, start + n_tokens, dtype=np.int32)
     one = np.array([0], np.int32)
     program.run(Chunk(
         np.asarray(ids, np.int32), positions, cells[positions], np.zeros(n_tokens, np.int32),

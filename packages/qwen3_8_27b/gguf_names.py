@@ -10,8 +10,8 @@ Storage differs from upstream in four ways, each undone here:
 
 Exact, bit for bit, for whatever was stored as is or permuted. A gain is exact where 1 + w was: for
 BF16 words of 2^-16 and more in magnitude, and for zero; of smaller ones the part below 2^-24 is
-lost in the file itself. A decay is exact for BF16 words, and within two float32 steps of the file's
-number otherwise. Of block formats, what the file holds is decoded exactly.
+lost in the file itself. A decay is exact for BF16 words of 2^-13 and more, and for zero; otherwise
+its exponential is within two float32 steps of the file's. Block formats are decoded exactly.
 """
 
 import re

@@ -28,7 +28,7 @@ class Facts(NamedTuple):
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012  (ctypes reads a plain list)
+    _fields_ = [
         ("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)
     ]
 

@@ -142,7 +142,7 @@ class Seam:
         self.host.call("skippy_export_kv_page", self.session.handle, 0, 2, 0, N_TOKENS, desc,
                        room, ROOM, counter)
         data = self.ffi.new("char[]", bytes(self.ffi.buffer(room, counter[0])))
-        return self.keep(desc), self.keep(self.ffi.cast("char[%d]" % counter[0], data))
+        return self.keep(desc), self.keep(self.ffi.cast(f"char[{counter[0]}]", data))
 
     def _good(self, symbol: str, name: str, c_type: str) -> Any:
         ffi = self.ffi

@@ -1,4 +1,4 @@
-"""Owns short spellings of session calls for tests: state in and out, spans, prefixes, greedy runs."""
+"""Owns short spellings of session calls for tests: states, spans, prefixes, greedy runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -81,6 +81,14 @@ def save(session: OpenSession, sequence_id: int, n: int) -> None:
 
 def restore(session: OpenSession, sequence_id: int, tokens: Sequence[int]) -> None:
     call(session, "session_restore_prefix", sequence_id, ids(session, tokens), len(tokens))
+
+
+def made_from_prefix(model: OpenModel, sequence_id: int, tokens: list[int]) -> OpenSession:
+    out = model.host.ffi.new("struct skippy_session **")
+    tokens_c = model.host.ffi.new("int32_t[]", tokens)
+    model.host.call("skippy_session_create_from_resident_prefix", model.handle, sequence_id,
+                    tokens_c, len(tokens), out)
+    return OpenSession(model, out[0])
 
 
 def batch(

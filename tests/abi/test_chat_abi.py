@@ -1,5 +1,6 @@
-"""Guards the text and chat calls through the ABI: bytes in pieces, odd JSON, sizes that repeat.
+"""Guards the text and chat calls through the ABI: bytes in pieces, odd JSON, answers that grow.
 
+Long because each of the chat calls' field cases is here once.
 The rules of templates and parsing have their own tests below the ABI; here each is met once.
 """
 
@@ -136,12 +137,8 @@ def test_a_half_character_in_a_reply_is_held_back(smol: OpenModel) -> None:
     _, metadata = smol.template(user("hi"))
     raw = "ab🦙".encode()
     for n in range(1, len(raw) + 1):
-        try:
-            answer = json.loads(smol.parse(raw[:n], metadata, is_partial=True))
-        except AbiError as error:
-            assert error.status == Status.UNSUPPORTED
-        else:
-            assert "\ufffd" not in (answer["content"] or "")
+        answer = json.loads(smol.parse(raw[:n], metadata, is_partial=True))
+        assert "\ufffd" not in (answer["content"] or "")
 
 
 # R07, R09, R10, R12, R15: once each

@@ -1,4 +1,7 @@
-"""Guards the model-file calls and what open refuses: inventory, slices, parts, names, options."""
+"""Guards the model-file calls: inventory, slices, parts, files that lie, files with odd names.
+
+Long because the small calls are many.
+"""
 
 import os
 import time
@@ -10,71 +13,12 @@ import pytest
 
 from engine.artifacts.gguf import open_gguf
 from engine.errors import Status
-from skippy_abi.client import AbiError, Host, OpenModel, OpenSession
-from tests import tiny
+from skippy_abi.client import AbiError, Host, OpenModel
+from tests.abi.model_files import Files, ids_of, whole_ids
 from tests.abi.seam import live_handles
-from tests.abi.steps import greedy
 from tests.cpu import gguf_cases
 
 EMBEDDING, LAYER, FINAL_NORM, OUTPUT, METADATA = 3, 4, 5, 6, 1
-PROMPT = [10, 20, 30]
-
-
-class Files:
-    """The model-file calls in short."""
-
-    def __init__(self, host: Host) -> None:
-        self.host, self.ffi = host, host.ffi
-
-    def info(self, path: Path | bytes) -> Any:
-        out = self.ffi.new("struct skippy_model_info **")
-        self.host.call("skippy_model_info_open", self.ffi.new("char[]", os.fsencode(path)), out)
-        return out[0]
-
-    def free(self, *infos: Any) -> None:
-        for info in infos:
-            self.host.call("skippy_model_info_free", info)
-
-    def tensors(self, info: Any) -> list[Any]:
-        count = self.ffi.new("size_t *")
-        self.host.call("skippy_model_info_tensor_count", info, count)
-        found = []
-        for index in range(count[0]):
-            out = self.ffi.new("struct skippy_tensor_info *")
-            self.host.call("skippy_model_info_tensor_at", info, index, out)
-            found.append(out)
-        return found
-
-    def plan(self, info: Any, *ranges: tuple[int, int, int, bool, bool]) -> Any:
-        out = self.ffi.new("struct skippy_slice_plan **")
-        self.host.call("skippy_slice_plan_create", info, out)
-        for one in ranges:
-            self.host.call("skippy_slice_plan_add_layer_range", out[0], *one)
-        return out[0]
-
-    def slice(self, info: Any, plan: Any, stage: int, path: Path) -> tuple[int, str | None]:
-        return self.host.raw("skippy_write_slice_gguf", info, plan, stage,
-                             self.ffi.new("char[]", bytes(path)))
-
-    def paths(self, paths: list[Path]) -> tuple[Any, list[Any]]:
-        kept = [self.ffi.new("char[]", bytes(path)) for path in paths]
-        return self.ffi.new("char *[]", kept), kept
-
-    def join(self, paths: list[Path], out: Path) -> tuple[int, str | None]:
-        array, _kept = self.paths(paths)
-        return self.host.raw("skippy_write_gguf_from_parts", array, len(paths),
-                             self.ffi.new("char[]", bytes(out)))
-
-    def open_parts(self, paths: list[Path], **config: Any) -> OpenModel:
-        array, _kept = self.paths(paths)
-        values = {"ctx_size": 64, "lane_count": 1, "include_output": True, "load_mode": 1,
-                  **config}
-        out = self.ffi.new("struct skippy_model **")
-        self.host.call("skippy_model_open_from_parts", array, len(paths),
-                       self.ffi.new("struct skippy_runtime_config *", values), out)
-        model = OpenModel.__new__(OpenModel)
-        model.host, model.handle = self.host, out[0]
-        return model
 
 
 @pytest.fixture
@@ -83,18 +27,6 @@ def files(runtime: Host) -> Iterator[Files]:
     before = live_handles()
     yield Files(runtime)
     assert live_handles() == before
-
-
-def ids_of(model: OpenModel) -> list[int]:
-    session: OpenSession = model.session()
-    session.prefill(PROMPT)
-    found = greedy(session, 9, 8)
-    model.free()
-    return found
-
-
-def whole_ids(files: Files, path: Path) -> list[int]:
-    return ids_of(OpenModel(files.host, path, ctx_size=64))
 
 
 # Inventory
@@ -341,102 +273,3 @@ def test_what_is_no_file_is_refused_at_once(files: Files, tmp_path: Path, kind: 
         assert error.value.status == Status.MODEL_ERROR
         assert (error.value.message or "").isprintable()
     assert time.monotonic() - start < 5
-
-
-# Options
-
-
-def test_a_model_that_is_not_served_is_named_beside_those_that_are(
-    files: Files, tmp_path: Path
-) -> None:
-    stranger = tiny.write(tmp_path / "stranger.gguf", seed=99)
-    out = files.ffi.new("struct skippy_model **", files.ffi.cast("struct skippy_model *", 8))
-    status, message = files.host.raw(
-        "skippy_model_open", files.ffi.new("char[]", bytes(stranger)), files.ffi.NULL, out
-    )
-    assert (status, out[0]) == (Status.UNSUPPORTED, files.ffi.NULL)
-    for words in ("model not served", "tiny twin", "sha256:", "SmolLM2-135M-Instruct"):
-        assert words in (message or "")
-
-
-@pytest.mark.parametrize("device", ["CUDA0", "cpu", "CPU1", "GPU", "CPU ", "é"])
-def test_unknown_devices_are_found_before_the_file(files: Files, device: str) -> None:
-    name = files.ffi.new("char[]", device.encode())
-    with pytest.raises(AbiError, match=f"unknown selected backend device: {device}") as error:
-        OpenModel(files.host, Path("/gone.gguf"), selected_backend_device=name)
-    assert error.value.status == Status.INVALID_ARGUMENT
-
-
-@pytest.mark.parametrize("device", ["CPU", "CPU0"])
-def test_the_cpu_has_two_names(files: Files, tiny_path: Path, device: str) -> None:
-    name = files.ffi.new("char[]", device.encode())
-    OpenModel(files.host, tiny_path, ctx_size=16, selected_backend_device=name).free()
-
-
-def test_the_inventory_names_what_opens(files: Files, tiny_path: Path) -> None:
-    count, ffi = files.ffi.new("size_t *"), files.ffi
-    files.host.call("skippy_backend_device_count", count)
-    assert count[0] >= 1
-    for index in range(count[0]):
-        device = ffi.new("struct skippy_backend_device *")
-        files.host.call("skippy_backend_device_at", index, device)
-        assert device.version == 1
-        assert 0 < device.memory_free <= device.memory_total
-        OpenModel(files.host, tiny_path, ctx_size=16, selected_backend_device=device.name).free()
-    for index in (count[0], 2**31, 2**64 - 1):
-        status, _ = files.host.raw("skippy_backend_device_at", index, device)
-        assert status == Status.INVALID_ARGUMENT
-
-
-LAYERS = {"filter_tensors_on_load": True, "include_embeddings": True, "include_output": True}
-
-
-@pytest.mark.parametrize(("config", "status"), [
-    ({"layer_start": 1, "layer_end": 2}, Status.UNSUPPORTED),
-    ({"layer_start": 0, "layer_end": 99}, Status.OK),
-    ({"layer_start": 0, "layer_end": -4, "include_output": False}, Status.OK),
-    ({**LAYERS, "layer_start": 0, "layer_end": 2}, Status.OK),
-    ({**LAYERS, "layer_start": 0, "layer_end": 3}, Status.INVALID_ARGUMENT),
-    ({**LAYERS, "layer_start": 0, "layer_end": 0}, Status.INVALID_ARGUMENT),
-    ({**LAYERS, "layer_start": 1, "layer_end": 1}, Status.INVALID_ARGUMENT),
-    ({**LAYERS, "layer_start": -1, "layer_end": 2}, Status.INVALID_ARGUMENT),
-    ({**LAYERS, "layer_start": 2, "layer_end": 1}, Status.INVALID_ARGUMENT),
-    ({**LAYERS, "layer_start": 0, "layer_end": 1, "include_output": False}, Status.UNSUPPORTED),
-    ({**LAYERS, "layer_start": 1, "layer_end": 2, "include_embeddings": False},
-     Status.UNSUPPORTED),
-    ({"mtp_source": 1}, Status.OK),
-    ({"n_gpu_layers": 99, "flash_attn_type": 1, "cache_type_k": 8, "cache_type_v": 2}, Status.OK),
-    ({"cache_type_k": -1, "n_threads": -5, "n_ubatch": -1, "stage_index": -1}, Status.OK),
-])
-def test_layer_filters_and_hints(
-    files: Files, tiny_path: Path, config: dict[str, Any], status: Status
-) -> None:
-    try:
-        model = OpenModel(files.host, tiny_path, **{"ctx_size": 32, **config})
-    except AbiError as error:
-        assert error.status == status
-        return
-    assert status == Status.OK
-    assert len(ids_of(model)) == 8
-
-
-def test_a_bool_that_is_neither_is_refused(files: Files, tiny_path: Path) -> None:
-    ffi = files.ffi
-    config = ffi.new("struct skippy_runtime_config *", {"ctx_size": 16})
-    offset = ffi.offsetof("struct skippy_runtime_config", "filter_tensors_on_load")
-    ffi.buffer(config)[offset : offset + 1] = b"\x07"
-    out = ffi.new("struct skippy_model **")
-    status, message = files.host.raw(
-        "skippy_model_open", ffi.new("char[]", bytes(tiny_path)), config, out
-    )
-    assert (status, "neither 0 nor 1" in (message or "")) == (Status.INVALID_ARGUMENT, True)
-
-
-def test_attaching_a_draft_is_refused(files: Files, tiny_path: Path) -> None:
-    model = OpenModel(files.host, tiny_path, ctx_size=16)
-    path = files.ffi.new("char[]", bytes(tiny_path))
-    for source, status in ((0, Status.INVALID_ARGUMENT), (2, Status.UNSUPPORTED)):
-        config = files.ffi.new("struct skippy_runtime_config *", {"mtp_source": source})
-        found, _ = files.host.raw("skippy_model_attach_mtp_draft_model", model.handle, path, config)
-        assert found == status
-    model.free()

@@ -1,4 +1,4 @@
-"""Guards calls from changing threads: text needs no lock, freeing waits for a step, nobody hangs."""
+"""Guards calls from changing threads: text needs no lock, freeing waits, nobody hangs."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Guards state in and out over the C ABI: right bytes go on alike, every other byte is refused."""
+"""Guards state in and out over the C ABI: right bytes go on alike, any other byte is refused.
+
+Long because every field of two headers lies here once.
+"""
 
 import hashlib
 import random
@@ -113,7 +116,9 @@ def test_position_after_an_import_is_the_larger_one(tiny_model: OpenModel) -> No
     long.free()
 
 
-@pytest.mark.parametrize("layers", [(0, 1), (1, 2), (0, 3), (-1, 2), (0, 0), (2, 0), (0, 2**31 - 1)])
+@pytest.mark.parametrize(
+    "layers", [(0, 1), (1, 2), (0, 3), (-1, 2), (0, 0), (2, 0), (0, 2**31 - 1)]
+)
 def test_state_calls_want_the_sessions_own_layers(
     filled: OpenSession, layers: tuple[int, int]
 ) -> None:
