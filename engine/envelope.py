@@ -1,9 +1,10 @@
 """Owns the self-checking header in front of every exported state: pages, sequences, recurrent.
 
 96 bytes, little endian: magic, version, kind, layer range, row bytes, token range, 32-byte model
-identity, payload length, 64-bit digest of everything else. A reader checks every field against the
-model and the digest against the rest before it changes anything. Bytes are deterministic, so a
-host that stores equal blocks once does.
+identity, payload length, 64-bit digest of everything else, 64-bit mark of the tokens (`trail.py`):
+those before the span, or for a recurrent state those that went into it. A reader checks every
+field against the model and the digest against the rest before it changes anything. Bytes are
+deterministic, so a host that stores equal blocks once does.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ VERSION = 1
 KIND_SEQUENCE = 1
 KIND_PAGE = 2
 KIND_RECURRENT = 3
-HEADER = struct.Struct("<8sHHiiIQQ32sQ8s8x")
+HEADER = struct.Struct("<8sHHiiIQQ32sQ8sQ")
 DIGEST = slice(80, 88)
 PAYLOAD_LENGTH = struct.Struct("<72xQ16x")
+MARK = struct.Struct("<88xQ")
 
 Bytes = bytearray | memoryview
 
@@ -40,12 +42,14 @@ class Span:
     token_count: int
 
 
-def seal(model: Model, out: bytearray, kind: int, span: Span, row_bytes: int) -> None:
+def seal(
+    model: Model, out: bytearray, kind: int, span: Span, row_bytes: int, mark: int
+) -> None:
     """Write the header of `out`, whose payload is in place behind it."""
     HEADER.pack_into(
         out, 0, MAGIC, VERSION, kind, span.layer_start, span.layer_end, row_bytes,
         span.token_start, span.token_count, bytes.fromhex(model.plan.weights_id),
-        len(out) - HEADER.size, bytes(DIGEST.stop - DIGEST.start),
+        len(out) - HEADER.size, bytes(DIGEST.stop - DIGEST.start), mark,
     )
     out[DIGEST] = _digest(out)
 
@@ -61,7 +65,7 @@ def unseal(
     if len(data) < HEADER.size:
         raise RuntimeFailure(f"state: {len(data)} bytes, the header alone has {HEADER.size}")
     (magic, version, found_kind, layer_start, layer_end, found_row_bytes, token_start, token_count,
-     identity, payload_bytes, digest) = HEADER.unpack_from(data)
+     identity, payload_bytes, digest, _) = HEADER.unpack_from(data)
     expected = {
         "magic": (magic, MAGIC),
         "version": (version, VERSION),
@@ -84,6 +88,11 @@ def unseal(
     if _digest(data) != digest:
         raise RuntimeFailure("state: the bytes do not match their digest")
     return Span(layer_start, layer_end, token_start, token_count)
+
+
+def mark_of(data: Bytes) -> int:
+    """The mark in the header of unsealed bytes."""
+    return int(MARK.unpack_from(data)[0])
 
 
 def first_length(data: Bytes) -> int:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.program import Chunk
+from engine.trail import marks_after
 
 if TYPE_CHECKING:
     from engine.model import Model
@@ -51,10 +52,10 @@ class Evaluation:
     def commit(self, n_seen: int | None = None) -> None:
         """Advance every session by its tokens; `n_seen` caps what enters the history."""
         for work, rows in zip(self.works, self.rows, strict=True):
-            session = work.session
-            session.cells.length = session.position + len(work.tokens)
-            session.position = session.cells.length
-            session.state.advance(session.position)
+            session, cells = work.session, work.session.cells
+            cells.marks += marks_after(cells.mark(session.position), work.tokens)
+            cells.length = session.position = session.position + len(work.tokens)
+            session.state.advance(session.position, cells.mark(session.position))
             session.history.extend(work.tokens[:n_seen])
             session.last_row = rows[-1].copy() if len(rows) else None
 
@@ -135,16 +136,12 @@ def _check_hidden(model: Model, work: Work) -> None:
 
 
 def _check_cells(session: Session) -> None:
-    """A position without cells, or with a recurrent state of another one, cannot run."""
+    """A position without cells, or with the recurrent state of other tokens, cannot run."""
     if session.cells.length < session.position:
         raise RuntimeFailure(
             f"forward: position {session.position} has KV for {session.cells.length} tokens only"
         )
-    if session.state.exists and session.state.n_tokens != session.position:
-        raise RuntimeFailure(
-            f"forward: position {session.position} has a recurrent state of "
-            f"{session.state.n_tokens} tokens"
-        )
+    session.state.check(session.cells, session.position)
 
 
 def _run(

@@ -72,7 +72,9 @@ class Grammar:
         self._seen: list[int] = []
         self._started = not self._grammar.is_lazy
         self._waiting = b""
-        self._matcher: Any = llguidance.LLMatcher(self._vocabulary, self._grammar.text)
+        self._matcher: Any = llguidance.LLMatcher(
+            self._vocabulary, self._grammar.text, log_level=0
+        )
 
     def mask(self, history: Sequence[int]) -> npt.NDArray[np.bool_] | None:
         """Allowed ids, bool [V], after `history` (all tokens fed, prompt included); None is all."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import RuntimeFailure
+from engine.trail import EMPTY
 
 PAGE_TOKENS = 16
 # Every sequence may leave one page partly filled; lanes and resident prefixes are sequences.
@@ -27,12 +28,16 @@ def pages_for(n_cells: int) -> int:
 
 
 class KvSequence:
-    """One timeline's cells: `pages` in position order; the first `length` cells are used."""
+    """One timeline's cells: `pages` in position order; the first `length` cells are used.
+
+    `marks` has one for each of them: which tokens the rows up to there are of.
+    """
 
     def __init__(self, home: int = 0) -> None:
         self.pages: list[int] = []
         # One entry for each reserved cell: what the pool counts, whichever page has the rows.
         self.counted: list[int] = []
+        self.marks: list[int] = []
         self.length = 0
         self.home = home
         self._cells: npt.NDArray[np.int32] | None = None
@@ -44,6 +49,10 @@ class KvSequence:
             cells = first + np.arange(PAGE_TOKENS, dtype=np.int32)
             self._cells = cells.reshape(-1).astype(np.int32)
         return self._cells
+
+    def mark(self, n_cells: int) -> int:
+        """The mark behind the first `n_cells` used cells."""
+        return self.marks[n_cells - 1] if n_cells else EMPTY
 
     def forget_cells(self) -> None:
         """Drop the derived table; whoever changes `pages` calls this."""
@@ -99,7 +108,8 @@ class KvPool:
     def replace(self, sequence: KvSequence, n_kept: int, length: int) -> None:
         """Make the sequence `length` cells long, with its own pages from cell `n_kept` on.
 
-        Rows that were there keep their values. RuntimeFailure, and no change, without room.
+        Rows that were there keep their values; the caller sets the marks of those that it writes.
+        RuntimeFailure, and no change, without room.
         """
         n_new = length - n_kept
         used = self.used_cells() - self._sole_cells(sequence, n_kept)
@@ -120,6 +130,7 @@ class KvPool:
     def truncate(self, sequence: KvSequence, length: int) -> None:
         """Keep the first `length` cells and give back pages that hold none of them."""
         sequence.length = length
+        del sequence.marks[length:]
         self._release_cells(sequence, length)
         self._release_pages(sequence, -(-length // PAGE_TOKENS))
 
@@ -133,6 +144,7 @@ class KvPool:
             self._cell_holders[cell] += 1
         self.truncate(into, 0)
         into.pages, into.counted, into.length = pages, counted, length
+        into.marks = source.marks[:length]
         into.forget_cells()
 
     def drop(self, sequence: KvSequence) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arena import check_fits, plan_memory
+from engine.choosing import finish_step, sampling_kept
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Work, evaluate
 from engine.kv_cache import PAGE_TOKENS, KvPool, pages_for
@@ -22,9 +23,9 @@ from engine.options import RuntimeOptions
 from engine.prefixes import Prefix
 from engine.program import MAX_ROWS, Program
 from engine.records import ModelPlan
-from engine.recurrent import slots_for
+from engine.recurrent import slots_for, write_zero_slot
 from engine.sampling import SamplingConfig
-from engine.session import Session, finish_step, sampling_kept
+from engine.session import Session
 from engine.stages import cut
 from ptx.device import Device
 
@@ -59,6 +60,7 @@ class Model:
         n_slots = slots_for(options.n_lanes)
         check_fits(plan_memory(plan, n_pages, n_slots, MAX_ROWS), device)
         self.program = Program(device, plan, n_pages * PAGE_TOKENS, n_slots, progress)
+        write_zero_slot(self.program, plan.states)
         # Not a method of ours: without a reference cycle a closed model's memory goes at once.
         self.pool = KvPool(options.n_context, self.program.copy_page)
 

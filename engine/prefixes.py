@@ -34,7 +34,8 @@ class Prefix:
 def save(session: Session, sequence_id: int, n_tokens: int) -> None:
     """Keep the first n tokens under an id, replacing what it held; n = 0 leaves it empty.
 
-    Unsupported when a recurrent state exists and is not the one after n tokens.
+    Unsupported when a recurrent state exists and is not the one after n tokens; RuntimeFailure
+    when its tokens are not those of the cells.
     """
     model = session.model
     with model.running(session):
@@ -49,6 +50,7 @@ def save(session: Session, sequence_id: int, n_tokens: int) -> None:
                     f"save prefix: the recurrent state is of {session.state.n_tokens} tokens, "
                     f"{n_tokens} were asked for"
                 )
+            session.state.check(session.cells, n_tokens)
             snapshot = session.state.snapshot()
         known = model.prefixes.get(sequence_id)
         cells = known.cells if known else model.pool.sequence()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.envelope import HEADER, KIND_RECURRENT, Bytes, Span, seal, unseal
+from engine.envelope import HEADER, KIND_RECURRENT, Bytes, Span, mark_of, seal, unseal
 from engine.errors import RuntimeFailure
 from engine.recurrent import Snapshot
 
@@ -33,7 +33,8 @@ def encode(model: Model, snapshot: Snapshot) -> bytearray:
         raw = np.ascontiguousarray(snapshot.arrays[name], np.float32).tobytes()
         out[at : at + len(raw)] = raw
         at += len(raw)
-    seal(model, out, KIND_RECURRENT, _span(model, snapshot.n_tokens), _array_bytes(model))
+    span = _span(model, snapshot.n_tokens)
+    seal(model, out, KIND_RECURRENT, span, _array_bytes(model), snapshot.mark)
     return out
 
 
@@ -49,7 +50,7 @@ def decode(model: Model, data: Bytes) -> Snapshot:
         count = int(np.prod(shape))
         arrays[name] = np.frombuffer(data, np.float32, count, at).reshape(shape).copy()
         at += count * ELEMENT_BYTES
-    return Snapshot(span.token_count, arrays)
+    return Snapshot(span.token_count, mark_of(data), arrays)
 
 
 def _span(model: Model, n_tokens: int) -> Span:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import EngineError, InvalidArgument, RuntimeFailure, Unsupported
+from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.evaluate import Work, evaluate
 from engine.recurrent import Snapshot
 
@@ -130,6 +130,6 @@ def _return_state(session: Session, n_tokens: int) -> None:
     try:
         window = Work(session, checkpoint.tokens[:n_again], rows, hidden)
         evaluate(session.model, [window]).commit()
-    except EngineError:
+    except BaseException:
         session.needs_reset = True
         raise

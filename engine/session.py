@@ -8,15 +8,14 @@ the serving ABI's sections on running tokens and on state.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.chat_sampling import ChatSampling
+from engine.choosing import finish_step, sampling_kept
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Evaluation, Work, evaluate
 from engine.grammar import GrammarText
@@ -119,7 +118,7 @@ class Session:
             with evaluation.guarded():
                 for index, row in enumerate(evaluation.rows[0]):
                     seen = [*self.history, *tokens[: index + 1]]
-                    chosen.append(self._choose(row, config, seen))
+                    chosen.append(self.choose(row, config, seen))
                     following = tokens[index + 1 : index + 2]
                     if stops_early and following and chosen[-1] != following[0]:
                         break
@@ -144,13 +143,14 @@ class Session:
         with self.model.running(self), sampling_kept([self]):
             if self.last_row is None:
                 raise RuntimeFailure(f"sample: no logits at position {self.position}")
-            return self._choose(self.last_row, config, self.history)
+            return self.choose(self.last_row, config, self.history)
 
     def sampler_for(self, config: SamplingConfig | None) -> Sampler:
         """The sampler that serves a call with this config; InvalidArgument for a bad config."""
         return self.chat.sampler if self.chat else self.sampling.sampler_for(config)
 
-    def _choose(self, row: Row, config: SamplingConfig | None, history: Sequence[int]) -> int:
+    def choose(self, row: Row, config: SamplingConfig | None, history: Sequence[int]) -> int:
+        """The next token for one row of logits, with `history` fed so far."""
         if self.chat is not None:
             return self.chat.choose(row, history)
         return self.sampling.sampler_for(config).choose(row, history).token
@@ -243,43 +243,3 @@ class Session:
                     f"signal window: {n_window_tokens} tokens over {len(self.signals)} signals"
                 )
             return signal_window(self.signals, self.history, n_window_tokens)
-
-
-@contextmanager
-def sampling_kept(sessions: Sequence[Session]) -> Iterator[None]:
-    """A call that fails leaves each session's sampler, and how far its draws got, as they were."""
-    kept = [copy.copy(session.sampling) for session in sessions]
-    try:
-        yield
-    except BaseException:
-        for session, sampling in zip(sessions, kept, strict=True):
-            session.sampling = sampling
-            sampling.rewind(len(session.history))
-            if session.chat:
-                session.chat.sampler.rewind(len(session.history))
-        raise
-
-
-def finish_step(
-    evaluation: Evaluation, configs: Sequence[SamplingConfig | None], *, record: bool = False
-) -> list[int]:
-    """Choose one token for each work from its last row, then advance every session.
-
-    Nothing advances when any choice fails, so the caller can retry or reset. `record` appends
-    a token signal for each session, as batch decoding does.
-    """
-    sessions = [work.session for work in evaluation.works]
-    chosen = []
-    with evaluation.guarded():
-        for session, work, rows, config in zip(
-            sessions, evaluation.works, evaluation.rows, configs, strict=True
-        ):
-            history = [*session.history, *work.tokens]
-            chosen.append(session._choose(rows[-1], config, history))
-    evaluation.commit()
-    if record:
-        for session in sessions:
-            signal = token_signal(session.last_row) if session.last_row is not None else None
-            if signal is not None:
-                session.signals.append(signal)
-    return chosen

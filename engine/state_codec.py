@@ -1,7 +1,7 @@
 """Owns the bytes of exported attention cells: the header of `envelope.py`, then K and V rows.
 
 Behind the header come, for each layer with KV rows in the span, its K rows in token order, then
-for each such layer its V rows; float32, no padding.
+for each such layer its V rows; float32, no padding. Last the marks after each token, 64 bits each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from engine.envelope import HEADER, KIND_PAGE, Bytes, Span, seal, unseal
 from engine.errors import EngineError, RuntimeFailure
+from engine.trail import MARK_BYTES
 
 if TYPE_CHECKING:
     from engine.model import Model
@@ -42,8 +43,9 @@ class PageDesc:
 
 
 def span_bytes(model: Model, span: Span) -> int:
-    """Bytes of header and rows of a span."""
-    return HEADER.size + 2 * len(_layers(model, span)) * span.token_count * _row_bytes(model)
+    """Bytes of header, rows and marks of a span."""
+    token_bytes = 2 * len(_layers(model, span)) * _row_bytes(model) + MARK_BYTES
+    return HEADER.size + span.token_count * token_bytes
 
 
 def describe(model: Model, span: Span) -> PageDesc:
@@ -59,7 +61,7 @@ def describe(model: Model, span: Span) -> PageDesc:
 
 
 def encode(session: Session, span: Span, kind: int) -> bytearray:
-    """Header and rows of a span whose every token is present."""
+    """Header, rows and marks of a span whose every token is present."""
     model = session.model
     out = bytearray(span_bytes(model, span))
     rows = _rows_view(out, model, span)
@@ -67,7 +69,9 @@ def encode(session: Session, span: Span, kind: int) -> bytearray:
     for index, layer in enumerate(_layers(model, span)):
         for which in range(2):
             rows[which, index] = model.program.read_rows(layer, which, cells)
-    seal(model, out, kind, span, _row_bytes(model))
+    end = span.token_start + span.token_count
+    _marks_view(out, span)[:] = session.cells.marks[span.token_start : end]
+    seal(model, out, kind, span, _row_bytes(model), session.cells.mark(span.token_start))
     return out
 
 
@@ -91,6 +95,16 @@ def store(session: Session, span: Span, data: Bytes) -> None:
     for index, layer in enumerate(_layers(session.model, span)):
         for which in range(2):
             session.model.program.write_rows(layer, which, cells, rows[which, index])
+
+
+def marks_in(data: Bytes, span: Span) -> list[int]:
+    """The marks after each token of checked rows."""
+    return [int(mark) for mark in _marks_view(data, span)]
+
+
+def has_all_layers(model: Model, span: Span) -> bool:
+    """Whether a span leaves out no layer with KV rows."""
+    return len(_layers(model, span)) == len(model.plan.kv.layers)
 
 
 def check_page(model: Model, page: PageDesc, data: Bytes) -> Span:
@@ -120,7 +134,14 @@ def _rows_view(data: Bytes, model: Model, span: Span) -> npt.NDArray[np.float32]
     """The rows inside the bytes: float32 [2, layers, tokens, G, E]."""
     kv = model.plan.kv
     shape = (2, len(_layers(model, span)), span.token_count, kv.n_heads, kv.d_head)
-    return np.frombuffer(data, np.float32, offset=HEADER.size).reshape(shape)
+    count = int(np.prod(shape))
+    return np.frombuffer(data, np.float32, count, HEADER.size).reshape(shape)
+
+
+def _marks_view(data: Bytes, span: Span) -> npt.NDArray[np.uint64]:
+    """The marks inside the bytes: uint64 [tokens]."""
+    offset = len(data) - MARK_BYTES * span.token_count
+    return np.frombuffer(data, np.uint64, span.token_count, offset)
 
 
 def _cells_of(session: Session, span: Span) -> npt.NDArray[np.int32]:

@@ -8,7 +8,7 @@ leaves the session as it was when it refuses. Formats are in `state_codec.py` an
 from __future__ import annotations
 
 from engine import recurrent_codec, state_codec
-from engine.envelope import KIND_PAGE, KIND_SEQUENCE, Span, first_length
+from engine.envelope import KIND_PAGE, KIND_SEQUENCE, Span, first_length, mark_of
 from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.session import Session
 from engine.state_codec import PageDesc
@@ -17,8 +17,12 @@ from engine.state_codec import PageDesc
 
 
 def full_state_bytes(session: Session) -> int:
-    """Size of the exported sequence; 0 for an empty one."""
+    """Size of the exported sequence, 0 for an empty one.
+
+    RuntimeFailure when cells and recurrent state are not of the same tokens.
+    """
     with session.model.locked(session):
+        session.state.check(session.cells, session.cells.length)
         span = _whole(session)
         if not span.token_count:
             return 0
@@ -27,16 +31,12 @@ def full_state_bytes(session: Session) -> int:
 
 
 def export_full_state(session: Session) -> bytearray:
-    """The whole sequence as bytes; RuntimeFailure when cells and recurrent state disagree."""
+    """The whole sequence as bytes; RuntimeFailure as for their size."""
     model = session.model
     with model.locked(session):
+        session.state.check(session.cells, session.cells.length)
         out = state_codec.encode(session, _whole(session), KIND_SEQUENCE)
         if session.state.exists:
-            if session.state.n_tokens != session.cells.length:
-                raise RuntimeFailure(
-                    f"state: {session.cells.length} cells, recurrent state of "
-                    f"{session.state.n_tokens} tokens"
-                )
             out += recurrent_codec.encode(model, session.state.snapshot())
         return out
 
@@ -55,15 +55,17 @@ def import_full_state(session: Session, data: bytearray) -> None:
                 f"state: covers layers {span.layer_start}..{span.layer_end} from token "
                 f"{span.token_start}, the whole sequence is needed"
             )
+        marks = state_codec.marks_in(cells, span)
         snapshot = None
         if session.state.exists:
             snapshot = recurrent_codec.decode(model, memoryview(data)[cut:])
-            if snapshot.n_tokens != span.token_count:
+            if (snapshot.n_tokens, snapshot.mark) != (span.token_count, marks[-1]):
                 raise RuntimeFailure(
                     f"state: {span.token_count} cells, recurrent state of "
-                    f"{snapshot.n_tokens} tokens"
+                    f"{snapshot.n_tokens} tokens, not of the same ones"
                 )
         model.pool.replace(session.cells, 0, span.token_count)
+        session.cells.marks = marks
         state_codec.store(session, span, cells)
         if snapshot is not None:
             session.state.restore(snapshot)
@@ -103,14 +105,21 @@ def import_recurrent(session: Session, data: bytearray) -> None:
     """Take over a recurrent state; position and checkpoints stay as they are.
 
     Unsupported for a model without any. Nothing at all is refused by a model that has one: a
-    caller that restores an absent state would skip a prefill that never happened.
+    caller that restores an absent state would skip a prefill that never happened. RuntimeFailure
+    for the state of other tokens than those of the cells, where there are as many.
     """
     with session.model.locked(session):
         if not session.state.exists:
             if data:
                 raise Unsupported(f"recurrent state: {len(data)} bytes for a model without any")
             return
-        session.state.restore(recurrent_codec.decode(session.model, data))
+        snapshot = recurrent_codec.decode(session.model, data)
+        n_tokens, cells = snapshot.n_tokens, session.cells
+        if n_tokens <= cells.length and cells.mark(n_tokens) != snapshot.mark:
+            raise RuntimeFailure(
+                f"recurrent state: its {n_tokens} tokens are not those of the KV cells"
+            )
+        session.state.restore(snapshot)
         session.last_row = None
 
 
@@ -145,18 +154,32 @@ def export_page(session: Session, page: PageDesc) -> bytearray:
 
 
 def import_page(session: Session, page: PageDesc, data: bytearray) -> None:
-    """Write a page's rows; position becomes max(old, end of the page)."""
-    model = session.model
+    """Write a page's rows; position becomes max(old, end of the page).
+
+    A page of other tokens than the session's ends what was behind it. RuntimeFailure for one that
+    does not follow the session's tokens, or that would leave layers without rows.
+    """
+    model, cells = session.model, session.cells
     with model.locked(session):
         span = state_codec.check_page(model, page, data)
-        end = span.token_start + span.token_count
-        if span.token_start > session.cells.length:
+        start, end = span.token_start, span.token_start + span.token_count
+        if start > cells.length:
             raise RuntimeFailure(
-                f"KV page: starts at token {span.token_start}, the session holds "
-                f"{session.cells.length}"
+                f"KV page: starts at token {start}, the session holds {cells.length}"
             )
-        length = max(end, session.cells.length)
-        model.pool.replace(session.cells, span.token_start, length)
+        if mark_of(data) != cells.mark(start):
+            raise RuntimeFailure(
+                f"KV page: the {start} tokens before it are not those of the session"
+            )
+        marks = state_codec.marks_in(data, span)
+        are_there = cells.marks[start:end] == marks
+        if not are_there and not state_codec.has_all_layers(model, span):
+            raise RuntimeFailure(
+                f"KV page: layers {span.layer_start}..{span.layer_end} only, and the session has "
+                f"no other rows of tokens {start}..{end}"
+            )
+        model.pool.replace(cells, start, cells.length if are_there else end)
+        cells.marks[start:end] = marks
         state_codec.store(session, span, data)
         _moved_to(session, end)
 

@@ -136,8 +136,8 @@ def _identify(source: Container, artifacts: list[Artifact]) -> Requested:
         name = f"{name} ({source.get('general.architecture')})"
         return Requested(Identity(name, "not computed"), frozenset(), n_bytes)
     file_sha256, content = source.sha256(), content_digest(source)
-    shown = f"sha256:{file_sha256} (content sha256:{content})"
-    return Requested(Identity(name, shown), frozenset({file_sha256, content}), n_bytes)
+    identity = Identity(name, f"sha256:{file_sha256}")
+    return Requested(identity, frozenset({file_sha256, content}), n_bytes, content)
 
 
 def _may_be(source: GgufFile, package: Package) -> bool:

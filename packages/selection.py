@@ -43,11 +43,23 @@ STEP_OF = {
 
 @dataclass(frozen=True)
 class Requested:
-    """A concrete artifact: how it calls itself, every digest it may be known by, its bytes."""
+    """A concrete artifact: how it calls itself, every digest it may be known by, its bytes.
+
+    `content_sha256` is there for a file that has a digest of its own besides.
+    """
 
     identity: Identity
     digests: frozenset[str]
     n_bytes: int
+    content_sha256: str | None = None
+
+    def __str__(self) -> str:
+        content = f" (content sha256:{self.content_sha256})" if self.content_sha256 else ""
+        return f"{self.identity}{content}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self.identity), "content_sha256": self.content_sha256}
 
 
 @dataclass(frozen=True)
@@ -88,14 +100,14 @@ class Match:
 class Selection:
     """The answer: a match, or rejections alone. `requested` None: no concrete artifact."""
 
-    requested: Identity | None
+    requested: Requested | None
     match: Match | None
     rejections: tuple[Rejection, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
         """For programs: everything that was found out."""
         return {
-            "requested": None if self.requested is None else asdict(self.requested),
+            "requested": None if self.requested is None else self.requested.as_json(),
             "match": None if self.match is None else self.match.as_json(),
             "rejections": [rejection.as_json() for rejection in self.rejections],
             "falls_through": self.match is None,
@@ -130,10 +142,10 @@ def evaluate(
     served = [a for a in artifacts if {a.file_sha256, a.content_sha256} & requested.digests]
     if not served:
         facts = {
-            "requested": asdict(requested.identity),
+            "requested": requested.as_json(),
             "serves": [asdict(artifact.identity) for artifact in artifacts],
         }
-        return Selection(requested.identity, None, (Rejection("ModelNotServed", facts),))
+        return Selection(requested, None, (Rejection("ModelNotServed", facts),))
     profile = host()
     matches: list[Match] = []
     rejections = list(_platform_reasons(profile))
@@ -147,7 +159,7 @@ def evaluate(
     if not matches and not rejections:
         rejections = [Rejection("TargetNotDeclared", {"package": served[0].package.key})]
     best = min(matches, key=lambda match: (-match.target.rank, match.name), default=None)
-    return Selection(requested.identity, best, tuple(rejections))
+    return Selection(requested, best, tuple(rejections))
 
 
 def _platform_reasons(profile: HostProfile) -> Iterator[Rejection]:

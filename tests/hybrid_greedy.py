@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from engine.devices import inventory
 from engine.evaluate import Work, evaluate
 from engine.model import Model
@@ -21,10 +19,15 @@ from engine.records import ModelPlan
 from ptx.numerics import Array
 from reference.hybrid import Hybrid
 from reference.synthetic import lively
-from reference.weights import DictWeights
+from reference.weights import DictWeights, tensor
 from tests import rungs, tiny_hybrid
 
 CONFIG = rungs.config_of(tiny_hybrid.DIMS)
+# Ids that would end a text somewhere.
+ENDS = tuple(
+    token["id"] for token in json.loads(tiny_hybrid.tokenizer_json(CONFIG.n_vocab))["added_tokens"]
+    if token["content"] in tiny_hybrid.SPECIALS
+)
 NEAR_TIE = 2e-3
 N_TOKENS = 64
 SEEDS = (21, 22, 23)
@@ -51,9 +54,7 @@ class Tally:
 def weights(seed: int) -> DictWeights:
     """A random tiny checkpoint in float32 that never ends a text: those ids' logits are zero."""
     arrays = rungs.arrays_of(lively(CONFIG, seed, mtp=False))
-    added = json.loads(tiny_hybrid.tokenizer_json(CONFIG.n_vocab))["added_tokens"]
-    ends = [token["id"] for token in added if token["content"] in tiny_hybrid.SPECIALS]
-    arrays["lm_head.weight"][ends] = 0
+    arrays["lm_head.weight"][list(ENDS)] = 0
     return DictWeights(arrays)
 
 
@@ -81,9 +82,14 @@ def engine_logits(model: Model, ids: Sequence[int]) -> Array:
     return rows
 
 
+def plan_of(path: Path) -> ModelPlan:
+    """The plan of a tiny .mspec."""
+    return rungs.plan_of(path, tiny_hybrid.DIMS)
+
+
 def engine_ids(path: Path, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[list[int]]:
     """Greedy ids of a tiny .mspec on the float32 path."""
-    model = engine_model(rungs.plan_of(path, tiny_hybrid.DIMS))
+    model = engine_model(plan_of(path))
     return [engine_greedy(model, prompt) for prompt in prompts]
 
 
@@ -106,7 +112,14 @@ def judge(
     tally.n_near_ties += 1
 
 
-def margins(oracle: Hybrid, prompt: Sequence[int], ids: Sequence[int]) -> Array:
-    """The oracle's gap between its two best logits at each step of a continuation."""
-    logits = oracle.forward([*prompt, *ids[:-1]]).logits[len(prompt) - 1 :]
-    return np.array([oracle.best(row)[1] for row in logits])
+def near_tie_weights(
+    weights: DictWeights, prompt: Sequence[int], first: int, second: int
+) -> DictWeights:
+    """Weights with `second` lifted to half of NEAR_TIE below `first` at the end of the prompt."""
+    out = Hybrid(weights, CONFIG).forward(prompt)
+    hidden, logits = out.hidden[-1], out.logits[-1]
+    arrays = {name: tensor(weights, name) for name in weights.names()}
+    lift = logits[first] - logits[second] - NEAR_TIE / 2
+    head = arrays["lm_head.weight"].copy()
+    head[second] += hidden * (lift / (hidden @ hidden))
+    return DictWeights({**arrays, "lm_head.weight": head})

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: refusals before anything is opened, streams, seeds, JSON."""
+"""The command line as a person uses it: refusals before anything is opened, streams, seeds."""
 
 import json
 import subprocess

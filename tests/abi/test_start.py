@@ -17,7 +17,7 @@ from tests.abi.c_host import Host
 def test_version_and_features_need_no_python(tiny_library: Path, host: Host) -> None:
     # The interpreter's symbols are visible, so it was reopened as global, and it is not running.
     ran = host(tiny_library, "version", env={"MESH_SPECIALIZE_PYTHONHOME": "/nowhere"})
-    assert ran.stdout == "0.1.39 5adbf78 python 0\n"
+    assert ran.stdout == "0.1.39 5edfff9 python 0\n"
     assert ran.stderr == ""
 
 

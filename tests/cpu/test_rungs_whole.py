@@ -21,7 +21,7 @@ from reference.checkpoint import Checkpoint
 from reference.compare import mismatch
 from reference.hybrid import Hybrid
 from reference.synthetic import deterministic, lively, write_checkpoint
-from reference.weights import DictWeights
+from reference.weights import DictWeights, tensor
 from tests import hybrid_greedy as greedy
 from tests import rungs, tiny_hybrid
 
@@ -35,19 +35,22 @@ PROMPT = [(7 * t * t + 13 * t + 5) % 317 for t in range(48)]
 # Published with the deterministic weights: specification of the architecture, section 13.
 PUBLISHED = [106, 189, 39, 319, 229, 106, 292, 69, 278, 116, 272, 265]
 N_TEXT = 96
-# Two BF16 orders of sums part by 1e-2 of a logit here, a hundred times less than a sure lead.
-BF16_NEAR_TIE = 0.15
+# Seeds whose every lead in the text is past greedy.NEAR_TIE, so that equal ids are no luck.
+SURE_SEEDS = (3, 7, 13)
+# Two orders of sums of one BF16 path part by up to 0.06 in a logit here (bf16_path allows more),
+# and a choice compares two logits.
+BF16_NEAR_TIE = 0.12
 RECIPES = ("bf16", "groupwise-int")
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2, 3], ids=lambda seed: f"seed{seed}")
+@pytest.mark.parametrize("seed", [None, *SURE_SEEDS], ids=lambda seed: f"seed{seed}")
 def test_rung_5_greedy_ids_in_float32(tmp_path: Path, seed: int | None) -> None:
     config = rungs.config_of(tiny_hybrid.DIMS)
     source = deterministic(config) if seed is None else lively(config, seed)
     path = tiny_hybrid.write(tmp_path / "tiny.mspec", source)
     ours = greedy.engine_ids(path, [PROMPT])[0]
     want = Hybrid(DictWeights(rungs.arrays_of(source)), config).greedy(PROMPT, len(ours))
-    print(seed, min(want.margins))
+    assert min(want.margins) > greedy.NEAR_TIE
     assert ours == want.ids
     assert seed is not None or ours[: len(PUBLISHED)] == PUBLISHED
 
@@ -112,7 +115,6 @@ def test_rungs_5_and_6_paths_follow_the_oracle_on_the_same_weights(
         rounding = {"rounding": rungs.FUSED_BF16} if rounds else {}
         oracle = Hybrid(served.weights[recipe], MINI_CONFIG, **rounding)
         want = oracle.forward(served.text).logits
-        print(recipe, rounds, mismatch(rows, want, "exact", "logits"))
         report = mismatch(rows, want, "bf16_path" if rounds else "f32_path", "logits")
         assert report is None, report
         near = BF16_NEAR_TIE if rounds else greedy.NEAR_TIE
@@ -124,6 +126,56 @@ def assert_same_choices(oracle: Hybrid, rows: Array, want: Array, near_tie: floa
     best = [oracle.best(row) for row in want]
     sure = [t for t, (_, lead) in enumerate(best) if lead >= near_tie]
     differing = [t for t in sure if int(np.argmax(rows[t])) != best[t][0]]
-    print(len(sure), len(best), sum(int(np.argmax(rows[t])) != best[t][0] for t in range(len(best))))
     assert not differing
     assert len(sure) > len(best) / 2
+
+
+def test_rung_6_the_recipe_takes_the_formats_it_says(served: Served) -> None:
+    formats: dict[str, set[str]] = {}
+    for tensor in served.reports["groupwise-int"].tensors:
+        formats.setdefault(tensor.role, set()).add(tensor.format.dtype)
+    assert formats == {
+        "embedding": {"bf16"}, "head": {"int8"}, "mlp": {"int4"}, "attention": {"int4"},
+        "gdn": {"int4"}, "gdn_gate": {"bf16"}, "vector": {"f32"}, "conv": {"f32"},
+    }
+    assert not served.reports["groupwise-int"].fallbacks
+
+
+def test_rung_6_quality_is_that_of_noise_of_the_same_strength(served: Served) -> None:
+    """Rounding to codes is no worse than random noise as large in each matrix: nothing is biased.
+
+    How large that is: KNOWLEDGE/findings/integer-weights-act-as-noise.md.
+    """
+    exact, coded = (served.weights[recipe] for recipe in RECIPES)
+    want = Hybrid(exact, MINI_CONFIG).forward(served.text).logits
+    noisy = Hybrid(with_noise_like(exact, coded), MINI_CONFIG).forward(served.text).logits
+    plan = rungs.plan_of(served.files["groupwise-int"], MINI)
+    ours = quality(want, greedy.engine_logits(greedy.engine_model(plan), served.text))
+    control = quality(want, noisy)
+    assert 0.05 < ours["error"] < 1.1 * control["error"], (ours, control)
+    assert ours["kl"] < 1.2 * control["kl"], (ours, control)
+
+
+def with_noise_like(exact: DictWeights, coded: DictWeights) -> DictWeights:
+    """`exact` with noise in each tensor as strong as the difference between both."""
+    rng = np.random.default_rng(9)
+    found = {}
+    for name in exact.names():
+        x, y = tensor(exact, name), tensor(coded, name)
+        noise = rng.standard_normal(x.shape)
+        found[name] = x + noise * (np.linalg.norm(y - x) / np.linalg.norm(noise))
+    return DictWeights(found)
+
+
+def quality(want: Array, got: Array) -> dict[str, float]:
+    """Relative error of logits [T, V], mean Kullback-Leibler divergence in nats, equal choices."""
+    def log_softmax(x: Array) -> Array:
+        shifted = x.astype(np.float64) - x.max(-1, keepdims=True)
+        out: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        return out
+    p, q = log_softmax(want), log_softmax(got)
+    return {
+        "error": float(np.linalg.norm(got - want) / np.linalg.norm(want)),
+        "kl": float((np.exp(p) * (p - q)).sum(-1).mean()),
+        "same_best": float((got.argmax(-1) == want.argmax(-1)).mean()),
+    }
