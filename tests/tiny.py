@@ -48,14 +48,14 @@ def vocabulary() -> tuple[list[str], list[int], list[str]]:
     return [*tokens, *fillers], types, [f"{left} {right}" for left, right in pairs]
 
 
-def metadata(dims: DenseDims = DIMS) -> list[tuple[str, GgufValue]]:
+def metadata(dims: DenseDims = DIMS, template: str = TEMPLATE) -> list[tuple[str, GgufValue]]:
     """All metadata of the file."""
     tokens, types, merges = vocabulary()
     of, array = GgufValue.of, GgufValue.array
     strings = {
         "general.architecture": "llama", "general.name": "tiny twin",
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
-        "tokenizer.chat_template": TEMPLATE,
+        "tokenizer.chat_template": template,
     }
     pairs = [(key, of(ValueType.STRING, text)) for key, text in strings.items()]
     for field, key in KEYS.items():
@@ -92,13 +92,16 @@ def weights(seed: int, dims: DenseDims = DIMS) -> Mapping[str, np.ndarray]:
     return made
 
 
-def write(path: Path, seed: int = 0, change: Change = lambda name, values: values) -> Path:
+def write(
+    path: Path, seed: int = 0, change: Change = lambda name, values: values,
+    template: str = TEMPLATE,
+) -> Path:
     """Write a tiny model; `change` may replace any tensor's values."""
     sources = []
     for name, values in weights(seed).items():
         raw = np.ascontiguousarray(change(name, values)).tobytes()
         sources.append(TensorSource(name, values.shape[::-1], F32, len(raw), (raw,)))
-    write_gguf(path, metadata(), sources)
+    write_gguf(path, metadata(template=template), sources)
     return path
 
 

@@ -3,17 +3,21 @@
 Every function counts its calls and keeps its arguments as they came. It answers OK, or what
 `answer` was set to with an error object of its own; functions without a status return a number made
 of their place in the table. Opens and creates give out addresses of its own memory. It knows
-nothing of models.
+nothing of models. A process loads one fallback for its life, so all tests in this process share one.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from skippy_abi import generate, table, toolchain
+import pytest
+
+from skippy_abi import client, generate, table, toolchain
 from skippy_abi.table import Abi, Symbol
+from tests import tiny
 
 N_ARGUMENTS = 20
 N_HANDLES = 4096
@@ -140,3 +144,44 @@ class Provider:
     def errors(self) -> int:
         """Error objects that are out."""
         return int(self._library.probe_errors())
+
+
+@pytest.fixture(scope="session")
+def other_built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("other") / "libother.so")
+
+
+@pytest.fixture
+def other(
+    other_built: Path, runtime: client.Host, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Provider:
+    """The other runtime as the fallback, with nothing counted yet."""
+    monkeypatch.setenv("MESH_SPECIALIZE_FALLBACK", str(other_built))
+    provider = Provider(other_built, table.load())
+    provider.reset()
+    return provider
+
+
+@pytest.fixture
+def foreign_path(tmp_path: Path) -> Path:
+    """A readable model that is not served."""
+    return tiny.write(tmp_path / "foreign.gguf", seed=77)
+
+
+@pytest.fixture
+def foreign(runtime: client.Host, other: Provider, foreign_path: Path) -> Iterator[Any]:
+    """A model and a session of the other runtime."""
+    model = client.OpenModel(runtime, foreign_path)
+    session = model.session()
+    yield session
+    other.answer(0)
+    runtime.raw("skippy_session_free", session.handle)
+    runtime.raw("skippy_model_free", model.handle)
+
+
+def numbers(host: client.Host, made: dict[str, Any]) -> dict[str, int]:
+    """Arguments as the other runtime keeps them."""
+    return {
+        name: value if isinstance(value, int) else int(host.ffi.cast("uintptr_t", value))
+        for name, value in made.items()
+    }

@@ -1,25 +1,25 @@
-"""Guards the fall-through: what another runtime opens is answered by it, all else by us.
+"""Guards calls on handles of another runtime: forwarded as they are made, errors and frees included.
 
-The other runtime is `provider.py`. A process loads one fallback for its life, so whatever must fail
-to load runs in a child; `test_fallback_load.py` has those.
+The other runtime is `provider.py`. What it opens is in `test_fallback_open.py`, both at once in
+`test_fallback_mixed.py`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from engine.errors import Status
 from skippy_abi import client, fallback_front, table
 from skippy_abi.table import Symbol
-from tests import tiny, tiny_hybrid
-from tests.abi.provider import Provider, build
-from tests.abi.steps import greedy
 
+if TYPE_CHECKING:
+    from tests.abi.provider import Provider
+
+
+pytest_plugins = ["tests.abi.provider"]
 ABI = table.load()
 SYMBOLS = {symbol.name: symbol for symbol in ABI.served}
 FORWARDED = [s.name for s in fallback_front.forwarded(ABI)]
@@ -30,40 +30,6 @@ ON_HANDLES = [
     name for name in FORWARDED
     if name not in (*OPENS, *BATCHES, *FREES, "skippy_parse_chat_response_json")
 ]
-FOREIGN_METADATA = b'{"grammar":"","chat_format":1}'
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("other") / "libother.so")
-
-
-@pytest.fixture
-def other(
-    built: Path, runtime: client.Host, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Provider:
-    """The other runtime as the fallback, with nothing counted yet."""
-    monkeypatch.setenv("MESH_SPECIALIZE_FALLBACK", str(built))
-    provider = Provider(built, ABI)
-    provider.reset()
-    return provider
-
-
-@pytest.fixture
-def foreign_path(tmp_path: Path) -> Path:
-    """A readable model that is not served."""
-    return tiny.write(tmp_path / "foreign.gguf", seed=77)
-
-
-@pytest.fixture
-def foreign(runtime: client.Host, other: Provider, foreign_path: Path) -> Iterator[Any]:
-    """A model and a session of the other runtime."""
-    model = client.OpenModel(runtime, foreign_path)
-    session = model.session()
-    yield session
-    other.answer(0)
-    runtime.raw("skippy_session_free", session.handle)
-    runtime.raw("skippy_model_free", model.handle)
 
 
 def handle_of(foreign: Any, c_type: str) -> Any:
@@ -86,13 +52,6 @@ def arguments(foreign: Any, symbol: Symbol, out: Any, out_error: Any) -> dict[st
         else:
             made[param.name] = i % 2 if param.c_type == "bool" else 1000 + i
     return made
-
-
-def numbers(host: client.Host, made: dict[str, Any]) -> dict[str, int]:
-    return {
-        name: value if isinstance(value, int) else int(host.ffi.cast("uintptr_t", value))
-        for name, value in made.items()
-    }
 
 
 @pytest.mark.parametrize("name", ON_HANDLES)
@@ -163,58 +122,57 @@ def test_a_status_outside_the_enum_does_not_reach_the_host(foreign: Any, other: 
     assert foreign.host.raw("skippy_session_reset", foreign.handle)[0] == Status.ERROR
 
 
-@pytest.mark.parametrize("name", OPENS)
-def test_every_open_forwards_its_arguments(
-    runtime: client.Host, other: Provider, foreign_path: Path, name: str
-) -> None:
-    ffi, seen = runtime.ffi, []
-
-    @ffi.callback("void(const struct skippy_runtime_event_v1 *, void *)")
-    def callback(event: Any, user_data: Any) -> None:
-        seen.append(event.kind)
-
-    path = ffi.new("char[]", str(foreign_path).encode())
-    reporter = ffi.new("struct skippy_runtime_event_reporter_v1 *", {
-        "abi_version": 1, "callback": ffi.cast("skippy_runtime_event_callback_v1", callback),
-        "struct_size": ffi.sizeof("struct skippy_runtime_event_reporter_v1"),
-    })
-    # Nothing of this is right for us, and none of it is ours to judge.
-    device = ffi.new("char[]", b"CUDA7")
-    config = ffi.new("struct skippy_runtime_config *", {
-        "selected_backend_device": device, "cache_type_k": 999, "layer_start": 5,
-    })
-    values = {
-        "path": path, "paths": ffi.new("char *[]", [path]), "path_count": 1, "config": config,
-        "reporter": reporter, "out_model": ffi.new("struct skippy_model **"),
-        "out_error": ffi.new("struct skippy_error **"),
-    }
-    given = {p.name: values[p.name] for p in SYMBOLS[name].params}
-    assert runtime.symbol(name)(*given.values()) == Status.OK
-    assert (other.calls(name), other.arguments(name)) == (1, numbers(runtime, given))
-    # STARTED is the other runtime's to send.
-    assert seen == []
-    model = values["out_model"][0]
-    assert runtime.raw("skippy_model_free", model) == (Status.OK, None)
-
-
-def test_an_open_that_it_refuses_fails_with_its_error(
+def test_a_freed_handle_is_nobodys(
     runtime: client.Host, other: Provider, foreign_path: Path
 ) -> None:
-    other.answer(Status.MODEL_ERROR)
-    with pytest.raises(client.AbiError, match="the other runtime says no"):
-        client.OpenModel(runtime, foreign_path)
+    model = client.OpenModel(runtime, foreign_path)
+    session = model.session()
+    for name, handle in zip(reversed(FREES), (session.handle, model.handle), strict=True):
+        assert runtime.raw(name, handle) == (Status.OK, None)
+        status, message = runtime.raw(name, handle)
+        assert (status, "not live" in (message or "")) == (Status.INVALID_ARGUMENT, True)
+        assert other.calls(name) == 1
+    assert session.position == -1
+    assert other.calls("skippy_session_position") == 0
+
+
+def test_a_free_that_it_refuses_leaves_the_handle(foreign: Any, other: Provider) -> None:
+    other.answer(Status.RUNTIME_ERROR)
+    for name, handle in zip(FREES, (foreign.model.handle, foreign.handle), strict=True):
+        status, message = foreign.host.raw(name, handle)
+        assert (status, message) == (Status.RUNTIME_ERROR, "the other runtime says no")
+    assert foreign.position == other.value_of("skippy_session_position")
     assert other.errors == 0
 
 
-def broken_gguf(folder: Path, whole: bytes) -> Path:
-    path = folder / "broken.gguf"
-    path.write_bytes(b"GGUF\x09\0\0\0" + whole[8:])
-    return path
-
-
-def test_what_falls_through_and_what_does_not(
-    runtime: client.Host, other: Provider, foreign_path: Path, tiny_path: Path, tmp_path: Path
+def test_sessions_die_with_their_model(
+    runtime: client.Host, other: Provider, foreign_path: Path
 ) -> None:
-    from reference.synthetic import make_hybrid
+    kept = client.OpenModel(runtime, foreign_path)
+    kept_session = kept.session()
+    model = client.OpenModel(runtime, foreign_path)
+    session = model.session()
+    model.free()
+    assert runtime.raw("skippy_session_free", session.handle)[0] == Status.INVALID_ARGUMENT
+    assert other.calls("skippy_session_free") == 0
+    kept_session.free()
+    kept.free()
+    assert other.calls("skippy_session_free") == 1
 
-    del make_hybrid
+
+def test_pointers_that_it_never_gave_out_are_refused(foreign: Any, other: Provider) -> None:
+    ffi = foreign.host.ffi
+    heap = ffi.new("char[]", 64)
+    strange = [
+        8, int(ffi.cast("uintptr_t", heap)), int(ffi.cast("uintptr_t", foreign.handle)) + 1,
+        int(ffi.cast("uintptr_t", foreign.model.handle)), 0xFFFF_8000_0000_0000,
+    ]
+    other.reset()
+    for number in strange:
+        session = ffi.cast("struct skippy_session *", number)
+        assert foreign.host.raw("skippy_session_reset", session)[0] == Status.INVALID_ARGUMENT
+        assert foreign.host.raw("skippy_session_free", session)[0] == Status.INVALID_ARGUMENT
+    model = ffi.cast("struct skippy_model *", foreign.handle)
+    assert foreign.host.raw("skippy_model_free", model)[0] == Status.INVALID_ARGUMENT
+    foreign.host.symbol("skippy_error_free")(ffi.cast("struct skippy_error *", heap))
+    assert [other.calls(name) for name in (*FREES, "skippy_session_reset")] == [0, 0, 0]
