@@ -13,6 +13,8 @@ from ptx.devices.blas import limit_threads
 from ptx.devices.host import HostDevice
 
 THREADS_VARIABLE = "MESH_SPECIALIZE_THREADS"
+# The host knows its own processor by two names.
+ALIASES = {"CPU0": "CPU"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,18 @@ def inventory() -> tuple[DeviceEntry, ...]:
     """All devices, in the order the host sees them."""
     device: Device = HostDevice()
     return (DeviceEntry("CPU", f"{device.description}, float32, {_limit_blas()}", device),)
+
+
+def find(name: str | None) -> DeviceEntry:
+    """The device of a name, the first one for None; InvalidArgument naming those present."""
+    if name is None:
+        return inventory()[0]
+    wanted = ALIASES.get(name, name)
+    for entry in inventory():
+        if entry.name == wanted:
+            return entry
+    present = ", ".join(entry.name for entry in inventory())
+    raise InvalidArgument(f"unknown selected backend device: {name}; present: {present}")
 
 
 def _limit_blas() -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.devices import find
 from engine.errors import InvalidArgument, Unsupported
 from engine.records import Stage
 
 DEFAULT_CONTEXT = 512
 # The host reserves sequence ids below twice the lane count and stops at 1023.
 MAX_LANES = 256
-DEVICE_NAMES = ("CPU", "CPU0")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class RuntimeOptions:
     stage_index: int = 0
     include_output: bool = False
     mtp_source: int = 0
+    device: str | None = None
     stage: Stage | None = None
 
     @classmethod
@@ -44,7 +45,7 @@ class RuntimeOptions:
             raise InvalidArgument(f"config: layer range {layer_start}..{layer_end} is empty")
         if not filter_tensors and layer_start != 0:
             raise Unsupported(f"config: layer_start {layer_start} without filter_tensors_on_load")
-        check_device(device)
+        find(device)
         n_context = n_context if n_context > 0 else DEFAULT_CONTEXT
         n_lanes = n_lanes if n_lanes > 0 else 1
         if n_lanes > MAX_LANES:
@@ -56,6 +57,7 @@ class RuntimeOptions:
             stage_index=stage_index,
             include_output=include_output,
             mtp_source=mtp_source,
+            device=device,
             stage=Stage(layer_start, layer_end, include_embeddings, include_output)
             if filter_tensors else None,
         )
@@ -65,11 +67,3 @@ class RuntimeOptions:
         if self.stage in (None, Stage(0, n_layers, True, True)):
             return None
         return self.stage
-
-
-def check_device(name: str | None) -> None:
-    """Raises InvalidArgument for a device that this process does not have."""
-    if name is not None and name not in DEVICE_NAMES:
-        raise InvalidArgument(
-            f"unknown selected backend device: {name}; present: {', '.join(DEVICE_NAMES)}"
-        )

@@ -5,6 +5,7 @@ has such a name is followed, as hubs' caches use them). Index and shards must ag
 """
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,7 @@ class CheckpointSource:
 
     def _has(self, name: str) -> bool:
         # A dangling link counts: what stands there is reported when it is read.
-        path = self.folder / name
-        return path.is_symlink() or path.exists()
+        return os.path.lexists(self.folder / name)
 
     def _stored(self) -> dict[str, SafetensorsTensor]:
         """Every tensor by its stored name."""

@@ -8,6 +8,7 @@ sources: `sources.py`; of number formats: `recipes.py`.
 
 import importlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -155,7 +156,8 @@ def convertible(package: str) -> Convertible:
 
 
 def _open_source(src: Path, model: Convertible) -> Source:
-    return CheckpointSource(src, model) if src.is_dir() else GgufSource(src, model)
+    # Not src.is_dir(), which raises for a name that is too long or a folder that is closed.
+    return CheckpointSource(src, model) if os.path.isdir(src) else GgufSource(src, model)
 
 
 def _plan(source: Source, model: Convertible, recipe: Recipe) -> list[Converted]:

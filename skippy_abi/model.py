@@ -8,7 +8,7 @@ fallback runtime the file comes before the options: those of its models are not 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.devices import inventory
+from engine.devices import find
 from engine.errors import EngineError, InvalidArgument, Unsupported
 from engine.model import Model
 from engine.records import ModelPlan
@@ -77,7 +77,7 @@ def _open(
                 reporter.hand_over()
                 return
         options = convert.runtime_options(config)
-        device = inventory()[0]
+        device = find(options.device)
         plan = plan or _openers[0](paths)
         model = Model(plan, options, device.device, reporter.progress)
         reporter.progress(1.0)

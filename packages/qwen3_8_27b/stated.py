@@ -99,7 +99,7 @@ def check_gguf(file: GgufFile, dims: HybridDims, key: str) -> None:
     stated = file.get("general.architecture")
     if stated != ARCHITECTURE:
         raise ModelError(
-            f"{file.shown}: general.architecture is {stated!r}, {key} is {ARCHITECTURE!r}"
+            f"{file.shown}: general.architecture is {_short(stated)}, {key} is {ARCHITECTURE!r}"
         )
     wanted = {f"{ARCHITECTURE}.{field}": value(dims) for field, value in GGUF_FIELDS.items()}
     wanted[f"{ARCHITECTURE}.block_count"] = dims.n_layers + n_draft_layers(file)
@@ -107,10 +107,10 @@ def check_gguf(file: GgufFile, dims: HybridDims, key: str) -> None:
     # Metadata floats are float32: 1e-6 arrives as its nearest neighbour.
     near = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in wanted.items()}
     faults = _faults(found, near, "", key)
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    n_tokens = dims.n_vocab if tokens is None else len(tokens.value)
-    if n_tokens != dims.n_vocab:
-        faults.append(f"tokenizer.ggml.tokens has {n_tokens} entries, {key} has {dims.n_vocab}")
+    tokens = file.get("tokenizer.ggml.tokens", [""] * dims.n_vocab)
+    if not isinstance(tokens, list) or len(tokens) != dims.n_vocab:
+        said = f"{len(tokens)} entries" if isinstance(tokens, list) else _short(tokens)
+        faults.append(f"tokenizer.ggml.tokens has {said}, {key} has {dims.n_vocab} rows")
     if faults:
         raise ModelError(f"{file.shown}: {'; '.join(faults)}")
 
@@ -120,7 +120,7 @@ def n_draft_layers(file: GgufFile) -> int:
     found = file.get(DRAFT_LAYERS_KEY, 0)
     if type(found) is not int or not 0 <= found <= MAX_DRAFT_LAYERS:
         raise ModelError(
-            f"{file.shown}: {DRAFT_LAYERS_KEY} is {found!r}, not 0 to {MAX_DRAFT_LAYERS}"
+            f"{file.shown}: {DRAFT_LAYERS_KEY} is {_short(found)}, not 0 to {MAX_DRAFT_LAYERS}"
         )
     return found
 

@@ -103,8 +103,8 @@ def build(
 class Provider:
     """The built library's counters, looked at from the tests."""
 
-    def __init__(self, path: Path, abi: Abi) -> None:
-        self.path = path
+    def __init__(self, path: Path, abi: Abi, host: client.Host) -> None:
+        self._ffi = host.ffi
         self._library = ctypes.CDLL(str(path))
         for name in ("probe_calls", "probe_argument", "probe_errors"):
             getattr(self._library, name).restype = ctypes.c_uint64
@@ -126,6 +126,13 @@ class Provider:
         return {
             param: int(self._library.probe_argument(place, i))
             for i, param in enumerate(self._params[name])
+        }
+
+    def as_kept(self, made: dict[str, Any]) -> dict[str, int]:
+        """Arguments that a test passes, as `arguments` shows them."""
+        return {
+            name: value if isinstance(value, int) else int(self._ffi.cast("uintptr_t", value))
+            for name, value in made.items()
         }
 
     def answer(self, status: int) -> None:
@@ -157,7 +164,7 @@ def other(
 ) -> Provider:
     """The other runtime as the fallback, with nothing counted yet."""
     monkeypatch.setenv("MESH_SPECIALIZE_FALLBACK", str(other_built))
-    provider = Provider(other_built, table.load())
+    provider = Provider(other_built, table.load(), runtime)
     provider.reset()
     return provider
 
@@ -177,11 +184,3 @@ def foreign(runtime: client.Host, other: Provider, foreign_path: Path) -> Iterat
     other.answer(0)
     runtime.raw("skippy_session_free", session.handle)
     runtime.raw("skippy_model_free", model.handle)
-
-
-def numbers(host: client.Host, made: dict[str, Any]) -> dict[str, int]:
-    """Arguments as the other runtime keeps them."""
-    return {
-        name: value if isinstance(value, int) else int(host.ffi.cast("uintptr_t", value))
-        for name, value in made.items()
-    }

@@ -16,6 +16,7 @@ from engine.errors import Status
 from skippy_abi.client import Host, OpenModel, OpenSession
 from tests.abi.steps import (
     N_LAYERS,
+    batch,
     call,
     export,
     greedy,
@@ -30,13 +31,14 @@ from tests.abi.steps import (
 
 TOKENS = list(range(40, 70))
 # Written down apart from the codec: magic, version, kind, layers, row bytes, tokens, identity,
-# payload length, digest of everything else, reserved.
-HEADER = struct.Struct("<8sHHiiIQQ32sQ8s8x")
+# payload length, digest of everything else, mark of the tokens before.
+HEADER = struct.Struct("<8sHHiiIQQ32sQ8sQ")
+MARK_BYTES = 8
 FIELDS = {
     "magic": (0, "Q"), "version": (8, "H"), "kind": (10, "H"), "layer_start": (12, "I"),
     "layer_end": (16, "I"), "row_bytes": (20, "I"), "token_start": (24, "Q"),
     "token_count": (32, "Q"), "identity": (40, "Q"), "payload_bytes": (72, "Q"),
-    "digest": (80, "Q"), "reserved": (88, "Q"),
+    "digest": (80, "Q"), "mark": (88, "Q"),
 }
 LIES = [0, 1, 2**31, 2**63]
 
@@ -61,13 +63,18 @@ def changed(data: bytes, field: str, value: int) -> bytes:
     return data[:offset] + packed + data[offset + len(packed) :]
 
 
+def decoded(session: OpenSession, token: int) -> tuple[int, str | None]:
+    """Status and message of one step."""
+    return batch([session], [token])[:2]
+
+
 def test_the_header_is_as_documented(filled: OpenSession) -> None:
     data = export(filled)
-    magic, version, kind, start, end, row_bytes, first, count, _, payload, digest = (
+    magic, version, kind, start, end, row_bytes, first, count, _, payload, digest, mark = (
         HEADER.unpack_from(data)
     )
     assert (magic, version, kind, start, end, row_bytes) == (b"MSKVROWS", 1, 1, 0, 2, 64)
-    assert (first, count, payload) == (0, 30, 2 * 2 * 30 * 64)
+    assert (first, count, payload, mark) == (0, 30, 30 * (2 * 2 * 64 + MARK_BYTES), 0)
     assert len(data) == 96 + payload
     assert signed(data) == data
     assert digest == data[80:88]
@@ -146,8 +153,8 @@ def test_a_header_field_that_lies_is_refused(
     lie = changed(data, field, value)
     if resign and field != "digest":
         lie = signed(lie)
-    if lie == data or (resign and field == "reserved"):
-        # What the field says already, or bytes that mean nothing.
+    if lie == data:
+        # What the field says already.
         return
     target = filled.model.session()
     target.prefill([1, 2, 3])
@@ -251,6 +258,8 @@ def test_a_page_has_the_rows_of_its_tokens(
     n = len(TOKENS)
     rows = [whole[i * 64 : (i + 1) * 64] for i in range(4 * n)]
     wanted = b"".join(b"".join(rows[k * n + start : k * n + start + count]) for k in range(4))
+    marks = whole[len(whole) - MARK_BYTES * n :]
+    wanted += marks[MARK_BYTES * start : MARK_BYTES * (start + count)]
     assert data[96:] == wanted
 
 
@@ -265,14 +274,41 @@ def test_pages_in_order_make_the_sequence(filled: OpenSession) -> None:
     target.free()
 
 
-def test_layers_of_a_page_can_come_apart(filled: OpenSession) -> None:
+def test_a_page_of_some_layers_only_renews_tokens_that_are_there(filled: OpenSession) -> None:
+    """Else the other layers would show rows that nobody wrote for this session."""
     target = filled.model.session()
+    target.prefill(TOKENS[:29])
+    before = export(target)
     for layers in ((0, 1), (1, 2)):
         desc, data = page(filled, 0, 30, layers)
         assert desc.layer_count == 1
-        assert load_page(target, desc, data)[0] == Status.OK
+        refused(load_page(target, desc, data), Status.RUNTIME_ERROR, "no other rows")
+    assert (target.position, export(target)) == (29, before)
+    target.prefill(TOKENS[29:])
+    assert load_page(target, desc, data)[0] == Status.OK
     assert export(target) == export(filled)
     target.free()
+
+
+def test_a_page_behind_other_tokens_is_refused(filled: OpenSession) -> None:
+    target = filled.model.session()
+    target.prefill([99, *TOKENS[1:20]])
+    before = export(target)
+    refused(load_page(target, *page(filled, 10, 20)), Status.RUNTIME_ERROR, "10 tokens before it")
+    assert (target.position, export(target)) == (20, before)
+    target.free()
+
+
+def test_a_page_of_other_tokens_ends_what_was_behind_it(filled: OpenSession) -> None:
+    other = filled.model.session()
+    other.prefill([*TOKENS[:5], 200, 201])
+    assert load_page(filled, *page(other, 3, 4))[0] == Status.OK
+    assert filled.position == 30
+    refused(decoded(filled, 9), Status.RUNTIME_ERROR, "KV for 7 tokens")
+    trim(filled, 7)
+    wanted = straight(filled.model, [*TOKENS[:5], 200, 201])
+    assert (export(filled), greedy(filled, 9, 4)) == wanted
+    other.free()
 
 
 @pytest.mark.parametrize(("layers", "start", "count"), [
@@ -313,7 +349,7 @@ def test_a_page_into_the_middle_keeps_what_is_behind(filled: OpenSession) -> Non
 def test_importing_into_a_shared_page_leaves_the_prefix_alone(filled: OpenSession) -> None:
     call(filled, "session_save_prefix", 8, 30)
     other = filled.model.session()
-    other.prefill([200] * 30)
+    other.prefill([*TOKENS[:3], *[200] * 27])
     assert load_page(filled, *page(other, 3, 9))[0] == Status.OK
     other.reset()
     call(other, "session_restore_prefix", 8, other.host.ffi.new("int32_t[]", TOKENS), 30)

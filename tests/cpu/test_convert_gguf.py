@@ -208,7 +208,15 @@ CONTRADICTIONS: dict[str, GgufValue] = {
     "qwen35.attention.layer_norm_rms_epsilon": f32(1e-5),
     "qwen35.rope.freq_base": f32(10000.0),
     "tokenizer.ggml.tokens": texts("a", "b"),
+    "tokenizer.ggml.token_type": texts("a", "b"),
 }
+
+
+@pytest.mark.parametrize("key", CONTRADICTIONS)
+def test_a_key_of_another_type_is_refused(tmp_path: Path, key: str) -> None:
+    file = gguf(tmp_path / "x.gguf", more=[(key, GgufValue.of(ValueType.BOOL, True))])
+    with pytest.raises(ModelError):
+        cases.run(file, tmp_path / "x.mspec")
 
 
 @pytest.mark.parametrize("key", CONTRADICTIONS)

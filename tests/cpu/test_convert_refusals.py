@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.errors import ModelError
+from engine.errors import EngineError, IoFailure, ModelError
 from packages.qwen3_8_27b import PACKAGE
 from tests.cpu import convert_cases as cases
 
@@ -274,6 +274,39 @@ def test_a_source_that_changes_meanwhile_is_refused(src: Path) -> None:
             os.utime(shard, ns=(1, 1))
 
     refused(src, shard.name, "was changed while it was converted", progress=touch)
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", "модель 模型\u3000 ".encode(), b"a\nb", b"x" * 200])
+def test_odd_names_of_folders_and_files_work(src: Path, name: bytes) -> None:
+    folder = Path(os.fsdecode(os.fsencode(src.parent) + b"/" + name))
+    src.rename(folder)
+    dst = folder.with_name(folder.name + ".mspec")
+    report = cases.run(folder, dst)
+    assert dst.is_file()
+    assert report.source.isprintable()
+    folder_norm = shard_of(folder, NORM)
+    folder_norm.unlink()
+    refused(folder, folder_norm.name)
+
+
+@pytest.mark.parametrize("raw", [b"", b"GGUF", b"{}", bytes(64)])
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "x").write_bytes(raw)
+    refused(tmp_path / "x", str(tmp_path / "x"))
+
+
+def test_a_source_that_cannot_be_looked_at_is_refused(src: Path, tmp_path: Path) -> None:
+    for path in (tmp_path / ("x" * 300), tmp_path / "a\0b", tmp_path / "absent" / "b"):
+        with pytest.raises(EngineError):
+            cases.run(path, tmp_path / "x.mspec")
+    with pytest.raises(IoFailure):
+        cases.run(src, tmp_path / "absent" / "x.mspec")
+    shard = shard_of(src, NORM)
+    shard.unlink()
+    os.mkfifo(shard)
+    refused(src, shard.name, "FIFO")
+    cases.edit_json(src / INDEX, lambda d: d["weight_map"].update({NORM: "x" * 300}))
+    refused(src, "is missing")
 
 
 def test_what_was_there_before_is_untouched_by_a_refusal(src: Path) -> None:
