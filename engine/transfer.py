@@ -12,6 +12,7 @@ from engine.envelope import KIND_PAGE, KIND_SEQUENCE, Span, first_length, mark_o
 from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.session import Session
 from engine.state_codec import PageDesc
+from engine.trail import EMPTY
 
 # Whole sequence: all cells, and the recurrent state if the model has one
 
@@ -50,7 +51,7 @@ def import_full_state(session: Session, data: bytearray) -> None:
         cut = first_length(data) if session.state.exists else len(data)
         cells = memoryview(data)[:cut]
         span = state_codec.check(model, cells, KIND_SEQUENCE, InvalidArgument)
-        if span != Span(*model.plan.layer_range, 0, span.token_count):
+        if (span, mark_of(cells)) != (Span(*model.plan.layer_range, 0, span.token_count), EMPTY):
             raise RuntimeFailure(
                 f"state: covers layers {span.layer_start}..{span.layer_end} from token "
                 f"{span.token_start}, the whole sequence is needed"

@@ -10,6 +10,7 @@ from math import prod
 
 Dims = Mapping[str, int]
 Shape = tuple[int, ...]
+Constant = int | float | str | bool
 
 
 class PtxError(Exception):
@@ -52,18 +53,23 @@ def _any_dims(dims: Dims) -> bool:
     return True
 
 
+def _no_constants(dims: Dims) -> Mapping[str, Constant]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One PTX file of an op: `<target>.ptx` in the op's folder, and how it is launched.
 
     `fits` is the written, measured rule for which dims it serves; `special` lists instructions
-    that not every target has.
+    that not every target has; `constants` are what its source is rendered with (`ptx.template`).
     """
 
     target: str
     launch: Callable[[Dims], Launch]
     fits: Callable[[Dims], bool] = _any_dims
     special: tuple[str, ...] = ()
+    constants: Callable[[Dims], Mapping[str, Constant]] = _no_constants
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class Target:
 class Op:
     """A closed computation: its parameters in PTX order, its kernels, best first.
 
-    `requires` holds what shapes alone do not say, as a sentence and its check.
+    `requires` holds what shapes alone do not say, as a sentence and its check. `examples` are
+    dims of real use, for which the assembly gate renders every kernel.
     """
 
     name: str
@@ -88,6 +95,7 @@ class Op:
     tolerance: str
     kernels: tuple[Kernel, ...] = ()
     requires: Mapping[str, Callable[[Dims], bool]] = field(default_factory=dict)
+    examples: tuple[Dims, ...] = ()
 
     def bind(self, shapes: Mapping[str, Shape]) -> dict[str, int]:
         """Axis lengths that follow from the buffers' shapes.
@@ -113,7 +121,7 @@ class Op:
             dims.update(zip(param.shape, folded, strict=True))
         for sentence, holds in self.requires.items():
             if not holds(dims):
-                raise OpError(f"{self.name}: needs {sentence}, found {_listed(dims)}")
+                raise OpError(f"{self.name}: needs {sentence}, found {listed(dims)}")
         return dims
 
     def given(self, dims: Dims) -> tuple[Param, ...]:
@@ -135,9 +143,10 @@ def pick(op: Op, target: Target, dims: Dims) -> Kernel:
             return kernel
     have = ", ".join(kernel.target for kernel in op.kernels) or "none"
     raise OpError(
-        f"{op.name}: no kernel fits target {target.name} at {_listed(dims)}; kernels: {have}"
+        f"{op.name}: no kernel fits target {target.name} at {listed(dims)}; kernels: {have}"
     )
 
 
-def _listed(dims: Dims) -> str:
+def listed(dims: Dims) -> str:
+    """Dims for a message: `T=3 D=576`."""
     return " ".join(f"{axis}={length}" for axis, length in dims.items())

@@ -80,14 +80,15 @@ def _forward(symbol: Symbol, names: Container[str]) -> str:
     call = f"ms_other.{symbol.name}({', '.join(arguments)})"
     if not symbol.is_status:
         return call
-    if symbol.need != "required":
-        other = f'ms_absent("{symbol.name}", out_error)'
-        plain = symbol.name.removesuffix(WITH_EVENTS)
-        if plain != symbol.name and plain in names:
-            kept = ", ".join(name for name in arguments if name != "reporter")
-            other = f"(int)ms_other.{plain}({kept})"
-        call = f"ms_other.{symbol.name} ? (int){call} : {other}"
-    return f"ms_told({call}, out_error)"
+    told = f"ms_told({call}, out_error)"
+    if symbol.need == "required":
+        return told
+    absent = f'ms_absent("{symbol.name}", out_error)'
+    plain = symbol.name.removesuffix(WITH_EVENTS)
+    if plain != symbol.name and plain in names:
+        kept = ", ".join(name for name in arguments if name != "reporter")
+        absent = f"ms_told(ms_other.{plain}({kept}), out_error)"
+    return f"(ms_other.{symbol.name} ? {told} : {absent})"
 
 
 def _adopted(symbol: Symbol, call: str) -> str:

@@ -32,6 +32,8 @@ N_CELLS = 128
 # What a BF16 engine stores: it adds to the residual before the one rounding.
 FUSED_BF16 = ENGINE_BF16.replaced(mixer_out="exact", mlp_out="exact")
 STATE_IN, STATE_OUT, N_SLOTS = 1, 2, 3
+# The engine's word for a recurrent state -> the oracle's.
+STATE_PARTS = {"conv": "conv", "delta": "matrix"}
 # A step, by its weight's name in the layer or else by its op: parameter -> the oracle's tap.
 TAPS: Mapping[str, Mapping[str, str]] = {
     "model.embed_tokens.weight": {"y": "embed"},
@@ -175,8 +177,8 @@ def run(
 def _inject_state(plan: ModelPlan, program: Program, before: State, cells: Array) -> None:
     arrays = {}
     for name in plan.states:
-        part, _, layer = name.partition(".")
-        arrays[name] = getattr(before.layers[int(layer)], {"conv": "conv", "delta": "matrix"}[part])
+        part, _, index = name.partition(".")
+        arrays[name] = getattr(before.layers[int(index)], STATE_PARTS[part])
     program.write_slot(STATE_IN, arrays)
     if before.n_tokens:
         for layer in plan.kv.layers:
@@ -211,9 +213,9 @@ def _states(plan: ModelPlan, program: Program, cells: Array) -> Named:
     }
     found = {}
     for name, array in program.read_slot(STATE_OUT).items():
-        part, _, layer = name.partition(".")
+        part, _, index = name.partition(".")
         if name in written:
-            found[f"state.{layer}.{'conv' if part == 'conv' else 'matrix'}"] = array
+            found[f"state.{index}.{STATE_PARTS[part]}"] = array
     for layer in plan.kv.layers:
         if f"k_cache.{layer}" in written:
             for which, part in enumerate("kv"):

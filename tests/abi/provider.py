@@ -3,13 +3,13 @@
 Every function counts its calls and keeps its arguments as they came. It answers OK, or what
 `answer` was set to with an error object of its own; functions without a status return a number made
 of their place in the table. Opens and creates give out addresses of its own memory. It knows
-nothing of models. A process loads one fallback for its life, so all tests in this process share one.
+nothing of models. A process loads one fallback for its life: all tests of this process share it.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from skippy_abi import client, generate, table, toolchain
 from skippy_abi.table import Abi, Symbol
 from tests import tiny
 
+Build = Callable[..., Path]
 N_ARGUMENTS = 20
 N_HANDLES = 4096
 
@@ -151,6 +152,12 @@ class Provider:
     def errors(self) -> int:
         """Error objects that are out."""
         return int(self._library.probe_errors())
+
+
+@pytest.fixture(scope="session")
+def build_other() -> Build:
+    """`build`, for tests of other versions."""
+    return build
 
 
 @pytest.fixture(scope="session")

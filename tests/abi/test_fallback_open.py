@@ -122,8 +122,8 @@ def test_bad_pointers_and_bad_options_of_our_models_stay_ours(
     for args in ((ffi.NULL, ffi.NULL, out), (path, ffi.NULL, ffi.NULL),
                  (ffi.cast("char *", 8), ffi.NULL, out)):
         assert runtime.raw("skippy_model_open", *args)[0] == Status.INVALID_ARGUMENT
-    config = ffi.new("struct skippy_runtime_config *", {
-        "selected_backend_device": ffi.new("char[]", b"CUDA7")})
+    device = ffi.new("char[]", b"CUDA7")
+    config = ffi.new("struct skippy_runtime_config *", {"selected_backend_device": device})
     own = ffi.new("char[]", str(tiny_path).encode())
     status, message = runtime.raw("skippy_model_open", own, config, out)
     assert (status, "CUDA7" in (message or "")) == (Status.INVALID_ARGUMENT, True)

@@ -16,7 +16,6 @@ from engine.errors import Status
 from skippy_abi.client import Host, OpenModel, OpenSession
 from tests.abi.steps import (
     N_LAYERS,
-    batch,
     call,
     export,
     greedy,
@@ -61,11 +60,6 @@ def changed(data: bytes, field: str, value: int) -> bytes:
     offset, code = FIELDS[field]
     packed = struct.pack(f"<{code}", value & (2 ** (8 * struct.calcsize(code)) - 1))
     return data[:offset] + packed + data[offset + len(packed) :]
-
-
-def decoded(session: OpenSession, token: int) -> tuple[int, str | None]:
-    """Status and message of one step."""
-    return batch([session], [token])[:2]
 
 
 def test_the_header_is_as_documented(filled: OpenSession) -> None:
@@ -272,43 +266,6 @@ def test_pages_in_order_make_the_sequence(filled: OpenSession) -> None:
     assert export(target) == export(filled)
     assert greedy(target, 9, 4) == straight(filled.model, TOKENS)[1]
     target.free()
-
-
-def test_a_page_of_some_layers_only_renews_tokens_that_are_there(filled: OpenSession) -> None:
-    """Else the other layers would show rows that nobody wrote for this session."""
-    target = filled.model.session()
-    target.prefill(TOKENS[:29])
-    before = export(target)
-    for layers in ((0, 1), (1, 2)):
-        desc, data = page(filled, 0, 30, layers)
-        assert desc.layer_count == 1
-        refused(load_page(target, desc, data), Status.RUNTIME_ERROR, "no other rows")
-    assert (target.position, export(target)) == (29, before)
-    target.prefill(TOKENS[29:])
-    assert load_page(target, desc, data)[0] == Status.OK
-    assert export(target) == export(filled)
-    target.free()
-
-
-def test_a_page_behind_other_tokens_is_refused(filled: OpenSession) -> None:
-    target = filled.model.session()
-    target.prefill([99, *TOKENS[1:20]])
-    before = export(target)
-    refused(load_page(target, *page(filled, 10, 20)), Status.RUNTIME_ERROR, "10 tokens before it")
-    assert (target.position, export(target)) == (20, before)
-    target.free()
-
-
-def test_a_page_of_other_tokens_ends_what_was_behind_it(filled: OpenSession) -> None:
-    other = filled.model.session()
-    other.prefill([*TOKENS[:5], 200, 201])
-    assert load_page(filled, *page(other, 3, 4))[0] == Status.OK
-    assert filled.position == 30
-    refused(decoded(filled, 9), Status.RUNTIME_ERROR, "KV for 7 tokens")
-    trim(filled, 7)
-    wanted = straight(filled.model, [*TOKENS[:5], 200, 201])
-    assert (export(filled), greedy(filled, 9, 4)) == wanted
-    other.free()
 
 
 @pytest.mark.parametrize(("layers", "start", "count"), [

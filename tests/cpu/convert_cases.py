@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from packages.convert import Report, convert
+from packages.convert import convert
+from packages.convert_report import Report
 from packages.qwen3_8_27b import PACKAGE
 from reference import safetensors
 from reference.bf16 import round_bf16

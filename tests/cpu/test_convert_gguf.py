@@ -1,4 +1,7 @@
-"""A `qwen35` GGUF becomes the same .mspec as the checkpoint it was made from."""
+"""A `qwen35` GGUF becomes the same .mspec as the checkpoint it was made from.
+
+Long because each of the four ways of storage, and each key, has its case.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,7 @@
-"""Checkpoints that are not just the package's model: each refused by name, nothing left behind."""
+"""Checkpoints that are not just the package's model: each refused by name, nothing left behind.
+
+Long because every field, part and document has its case.
+"""
 
 import json
 import os
@@ -305,7 +308,12 @@ def test_a_source_that_cannot_be_looked_at_is_refused(src: Path, tmp_path: Path)
     shard.unlink()
     os.mkfifo(shard)
     refused(src, shard.name, "FIFO")
-    cases.edit_json(src / INDEX, lambda d: d["weight_map"].update({NORM: "x" * 300}))
+    rename = {shard.name: "x" * 300}
+    cases.edit_json(
+        src / INDEX, lambda d: d.update(
+            weight_map={name: rename.get(s, s) for name, s in d["weight_map"].items()}
+        ),
+    )
     refused(src, "is missing")
 
 

@@ -39,7 +39,7 @@ TO_MIXER_END = (
     "gdn_gates", "delta_rule", "linear_attn.norm.weight", "linear_attn.out_proj.weight",
 )
 # Steps of a GDN mixer that run alone: buffer -> the tap that it holds before them.
-ALONE = {
+ALONE: dict[tuple[str, ...], dict[str, str]] = {
     ("linear_attn.conv1d.weight",): {"u": "conv_in"},
     ("gdn_gates",): {"a": "a", "b": "b"},
     ("delta_rule",): {"qkv": "conv_out", "g": "g", "beta": "beta"},

@@ -1,4 +1,4 @@
-"""The upper rungs: the whole text path, greedy in float32 and rounded to BF16, then integer weights.
+"""The upper rungs: the whole text path, greedy in float32, rounded to BF16, then integer weights.
 
 A text of the oracle's is fed to both where paths are compared, so that one flipped id does not
 hide the rest (teacher forcing). Small heads amplify rounding, so the BF16 path and the integer
@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 from engine.artifacts.mspec import MspecFile, open_mspec
-from packages.convert import Report, convert
+from packages.convert import convert
+from packages.convert_report import Report
 from packages.qwen3_8_27b import PACKAGE
 from ptx.numerics import Array
 from reference.bf16 import from_bits
 from reference.checkpoint import Checkpoint
 from reference.compare import mismatch
 from reference.hybrid import Hybrid
+from reference.rounding import EXACT
 from reference.synthetic import deterministic, lively, write_checkpoint
 from reference.weights import DictWeights, tensor
 from tests import hybrid_greedy as greedy
@@ -112,8 +114,8 @@ def test_rungs_5_and_6_paths_follow_the_oracle_on_the_same_weights(
     for rounds in (False, True):
         plan = rungs.plan_of(served.files[recipe], MINI, rounds)
         rows = greedy.engine_logits(greedy.engine_model(plan), served.text)
-        rounding = {"rounding": rungs.FUSED_BF16} if rounds else {}
-        oracle = Hybrid(served.weights[recipe], MINI_CONFIG, **rounding)
+        rounding = rungs.FUSED_BF16 if rounds else EXACT
+        oracle = Hybrid(served.weights[recipe], MINI_CONFIG, rounding)
         want = oracle.forward(served.text).logits
         report = mismatch(rows, want, "bf16_path" if rounds else "f32_path", "logits")
         assert report is None, report
@@ -132,8 +134,8 @@ def assert_same_choices(oracle: Hybrid, rows: Array, want: Array, near_tie: floa
 
 def test_rung_6_the_recipe_takes_the_formats_it_says(served: Served) -> None:
     formats: dict[str, set[str]] = {}
-    for tensor in served.reports["groupwise-int"].tensors:
-        formats.setdefault(tensor.role, set()).add(tensor.format.dtype)
+    for entry in served.reports["groupwise-int"].tensors:
+        formats.setdefault(entry.role, set()).add(entry.format.dtype)
     assert formats == {
         "embedding": {"bf16"}, "head": {"int8"}, "mlp": {"int4"}, "attention": {"int4"},
         "gdn": {"int4"}, "gdn_gate": {"bf16"}, "vector": {"f32"}, "conv": {"f32"},
