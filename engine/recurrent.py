@@ -81,7 +81,7 @@ class RecurrentState:
             raise RuntimeFailure(
                 f"recurrent state: of {self.n_tokens} tokens, that of {n_tokens} is needed"
             )
-        if self.mark != cells.mark(n_tokens):
+        if cells.length < n_tokens or self.mark != cells.mark(n_tokens):
             raise RuntimeFailure(
                 f"recurrent state: its {n_tokens} tokens are not those of the KV cells"
             )

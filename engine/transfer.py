@@ -23,7 +23,6 @@ def full_state_bytes(session: Session) -> int:
     RuntimeFailure when cells and recurrent state are not of the same tokens.
     """
     with session.model.locked(session):
-        session.state.check(session.cells, session.cells.length)
         span = _whole(session)
         if not span.token_count:
             return 0
@@ -35,7 +34,6 @@ def export_full_state(session: Session) -> bytearray:
     """The whole sequence as bytes; RuntimeFailure as for their size."""
     model = session.model
     with model.locked(session):
-        session.state.check(session.cells, session.cells.length)
         out = state_codec.encode(session, _whole(session), KIND_SEQUENCE)
         if session.state.exists:
             out += recurrent_codec.encode(model, session.state.snapshot())
@@ -74,7 +72,10 @@ def import_full_state(session: Session, data: bytearray) -> None:
 
 
 def _whole(session: Session) -> Span:
-    return Span(*session.model.plan.layer_range, 0, session.cells.length)
+    """All cells; of a model with recurrent state those that its state is of, which are checked."""
+    n_tokens = session.position if session.state.exists else session.cells.length
+    session.state.check(session.cells, n_tokens)
+    return Span(*session.model.plan.layer_range, 0, n_tokens)
 
 
 # Recurrent state

@@ -2,14 +2,30 @@
 
 It must not know any op by name. `python -m ptx.inventory` writes KNOWLEDGE/asm-inventory.md,
 with `--check` it only says whether that file is fresh. A folder that is not whole does not load.
+
+What ptxas measured is written beside a digest of the kernel's text. Only writing measures; a check
+keeps what stands beside an equal digest, so it needs no ptxas and any version of it is fine.
 """
 
+import hashlib
+import re
 import sys
 import tomllib
 from importlib import import_module
+from math import prod
 from pathlib import Path
 
-from ptx.op import Kernel, Op, PtxError, Target
+from ptx.assemble import (
+    ARCHS,
+    Report,
+    archs_of,
+    assemble_all,
+    find_ptxas,
+    resident_warps,
+    version,
+)
+from ptx.op import Dims, Kernel, Op, PtxError, Target
+from ptx.template import text_of
 
 PTX = Path(__file__).parent
 TABLE = PTX.parent / "KNOWLEDGE" / "asm-inventory.md"
@@ -24,6 +40,18 @@ target has. An op without a kernel runs on the `host` device only.
 | op | kernel | arch | ptx | special | tolerance | reference |
 |---|---|---|---|---|---|---|
 """
+MEASURED = f"""
+## What ptxas makes of them
+
+Registers of a thread / shared bytes of a block / share of the multiprocessor's warps that run at
+once; of several example shapes the worst. `text` is a digest of the rendered kernels. Spills and
+stack frames are none, or `tests/cpu/test_assemble.py` fails. A dash is not assembled, or not yet.
+
+| kernel | text | ptxas | {" | ".join(ARCHS)} |
+|---|---|---|{"---|" * len(ARCHS)}
+"""
+MEASURED_ROW = re.compile(r"^\| `(\w+/\w+)` \| `(\w+)` \| (.*) \|$", re.M)
+DIGEST_LETTERS = 12
 
 
 class InventoryError(PtxError):
@@ -71,15 +99,29 @@ def check_op(op: Op, folder: Path, known: dict[str, Target]) -> None:
         raise InventoryError(f"{op.name}: kernels {sorted(listed)}, PTX files {files}")
     if listed and listed[-1] != "portable":
         raise InventoryError(f"{op.name}: the last kernel is {listed[-1]}, expected portable")
+    if listed and not op.examples:
+        raise InventoryError(f"{op.name}: kernels {listed} and no examples to assemble them for")
 
 
-def table() -> str:
-    """The text of KNOWLEDGE/asm-inventory.md."""
-    known = targets()
-    rows = [
-        _row(op, kernel, known) for op in ops().values() for kernel in (op.kernels or (None,))
+def examples_of(op: Op, kernel: Kernel) -> list[tuple[Dims, str]]:
+    """The op's example dims that a kernel fits, and its text for each; never empty."""
+    found = [(dims, text_of(op, kernel, dims)) for dims in op.examples if kernel.fits(dims)]
+    if not found:
+        raise InventoryError(f"{op.name}: none of the examples fits {kernel.target}.ptx")
+    return found
+
+
+def table(measure: bool = False) -> str:
+    """The text of KNOWLEDGE/asm-inventory.md; with `measure` every kernel is assembled anew."""
+    known, found = targets(), ops()
+    rows = [_row(op, kernel, known) for op in found.values() for kernel in (op.kernels or (None,))]
+    kept = {} if measure else _kept()
+    measured = [
+        _measured_row(op, kernel, known[kernel.target], kept, measure)
+        for op in found.values()
+        for kernel in op.kernels
     ]
-    return HEAD + "\n".join(rows) + "\n"
+    return HEAD + "\n".join(rows) + "\n" + MEASURED + "".join(row + "\n" for row in measured)
 
 
 def _row(op: Op, kernel: Kernel | None, known: dict[str, Target]) -> str:
@@ -91,16 +133,56 @@ def _row(op: Op, kernel: Kernel | None, known: dict[str, Target]) -> str:
     return f"| {' | '.join([op.name, *cells, op.tolerance, f'`ptx/{op.name}/ref.py`'])} |"
 
 
+def _kept() -> dict[tuple[str, str], str]:
+    """Measured cells of the file on disk, by kernel and digest."""
+    text = TABLE.read_text(encoding="utf-8") if TABLE.is_file() else ""
+    return {(kernel, digest): cells for kernel, digest, cells in MEASURED_ROW.findall(text)}
+
+
+def _measured_row(
+    op: Op, kernel: Kernel, target: Target, kept: dict[tuple[str, str], str], measure: bool
+) -> str:
+    examples = examples_of(op, kernel)
+    texts = "\0".join(text for _, text in examples)
+    digest = hashlib.sha256(texts.encode()).hexdigest()[:DIGEST_LETTERS]
+    name = f"{op.name}/{kernel.target}"
+    cells = kept.get((name, digest), " | ".join("-" * (len(ARCHS) + 1)))
+    if measure:
+        claimed = archs_of(target)
+        each = [_worst(kernel, examples, arch) if arch in claimed else "-" for arch in ARCHS]
+        cells = " | ".join([version(), *each])
+    return f"| `{name}` | `{digest}` | {cells} |"
+
+
+def _worst(kernel: Kernel, examples: list[tuple[Dims, str]], arch: str) -> str:
+    reports = assemble_all([(text, arch) for _, text in examples])
+    registers, shared, share = 0, 0, 1.0
+    for (dims, _), report in zip(examples, reports, strict=True):
+        if not report.clean:
+            raise InventoryError(f"{kernel.target}.ptx on {arch}: {_complaint(report)}")
+        launch = kernel.launch(dims)
+        threads = prod(launch.block) if isinstance(launch.block, tuple) else launch.block
+        registers = max(registers, report.registers)
+        shared = max(shared, report.shared_bytes + launch.shared_bytes)
+        share = min(share, resident_warps(report, threads, launch.shared_bytes, arch))
+    return f"{registers} / {shared} / {share:.2f}"
+
+
+def _complaint(report: Report) -> str:
+    return report.error or f"{report.spill_bytes} bytes spilled, {report.stack_bytes} of stack"
+
+
 def main(arguments: list[str]) -> int:
     """Write the table, or with `--check` return 1 when the file on disk is another."""
     if arguments not in ([], ["--check"]):
         print("usage: python -m ptx.inventory [--check]", file=sys.stderr)
         return 2
-    text = table()
     if not arguments:
-        TABLE.write_text(text, encoding="utf-8")
+        if find_ptxas() is None:
+            print("no ptxas: changed kernels stay unmeasured", file=sys.stderr)
+        TABLE.write_text(table(measure=find_ptxas() is not None), encoding="utf-8")
         return 0
-    if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text:
+    if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == table():
         return 0
     print(f"{TABLE.name} is stale: run `python -m ptx.inventory`", file=sys.stderr)
     return 1

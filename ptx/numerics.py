@@ -11,11 +11,29 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Words of contracts and of PTX -> numpy.
+# Words of contracts and of PTX -> numpy. numpy has no bf16: its cells are their 16 bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "i32": np.dtype(np.int32),
+    "u32": np.dtype(np.uint32),
+    "i64": np.dtype(np.int64),
+    "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(np.uint16),
+}
+# What marks memory that nobody wrote: NaN is contagious, and an index this low fails at once.
+POISON: dict[str, float | int] = {
+    "f32": np.nan,
+    "f64": np.nan,
+    "f16": np.nan,
+    "bf16": 0x7FFF,
+    "i32": np.iinfo(np.int32).min,
+    "i64": np.iinfo(np.int64).min,
+    "u32": np.iinfo(np.uint32).max,
+    "i8": np.iinfo(np.int8).min,
+    "u8": 0x88,
 }
 
 
@@ -39,6 +57,21 @@ TOLERANCES = {
     # Float32 sums in free order; the error grows like the root of the length.
     "f32_reduction": Tolerance(2e-6, 5e-6),
 }
+
+
+def bf16_bits(x: Array) -> Array:
+    """Bits, uint16, of the bf16 nearest to each cell of `x` in float32; ties go to even.
+
+    NaN stays NaN, and what is past the largest bf16 becomes infinity.
+    """
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FFF, rounded).astype(np.uint16)
+
+
+def widen_bf16(bits: Array) -> Array:
+    """float32 values of bf16 `bits`, exact."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def mismatch(got: Array, want: Array, tolerance: str) -> str | None:

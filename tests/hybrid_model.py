@@ -1,4 +1,4 @@
-"""Owns the tiny hybrid at engine level for tests: plans from files, models, parts, straight runs."""
+"""Owns the tiny hybrid at engine level for tests: plan, models, parts, straight runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,16 +81,17 @@ def restore_parts(session: Session, parts: Parts) -> None:
 class Judge:
     """Straight runs of one plan: what a session holds after some tokens, and says next."""
 
-    def __init__(self, plan: ModelPlan) -> None:
+    def __init__(self, plan: ModelPlan, n_said: int = 4) -> None:
+        self._n_said = n_said
         self._session = opened(plan).create_session()
         self._known: dict[tuple[int, ...], tuple[bytes, list[int]]] = {}
 
     def __call__(self, tokens: Sequence[int]) -> tuple[bytes, list[int]]:
-        """The exported sequence, and 4 greedy tokens behind token 9."""
+        """The exported sequence, and `n_said` greedy tokens behind token 9."""
         key = tuple(tokens)
         if key not in self._known:
             self._session.reset()
             if tokens:
                 self._session.prefill(tokens)
-            self._known[key] = export(self._session), greedy(self._session, 9, 4)
+            self._known[key] = export(self._session), greedy(self._session, 9, self._n_said)
         return self._known[key]

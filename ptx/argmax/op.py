@@ -6,7 +6,7 @@ effects   writes all of ids; ids does not overlap logits
 rounding  none
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="argmax",
@@ -16,4 +16,6 @@ OP = Op(
         Param("V", "u32"),
     ),
     tolerance="exact",
+    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=256)),),
+    examples=({"T": 1, "V": 49152},),
 )

@@ -10,7 +10,7 @@ effects   writes all of y; y overlaps no input
 rounding  float32 arithmetic; the order of sums is free and depends on positions[t] alone
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="attention",
@@ -28,5 +28,16 @@ OP = Op(
         Param("W", "u32"),
     ),
     tolerance="f32_reduction",
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(dims["T"], dims["H"]), block=32),
+            constants=lambda dims: {"n_parts": -(-dims["E"] // 32)},
+        ),
+    ),
     requires={"G divides H": lambda dims: dims["H"] % dims["G"] == 0},
+    examples=(
+        {"T": 1, "H": 9, "G": 3, "E": 64, "C": 2048, "S": 1, "W": 2048},
+        {"T": 1, "H": 24, "G": 4, "E": 256, "C": 2048, "S": 1, "W": 2048},
+    ),
 )

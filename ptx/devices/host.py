@@ -16,12 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ptx.device import DeviceError, MemoryInfo
-from ptx.numerics import DTYPES, Array
+from ptx.numerics import DTYPES, POISON, Array
 from ptx.op import Op, OpError, Shape, fold
 
 MEMINFO = Path("/proc/meminfo")
-# What marks memory that nobody wrote: NaN is contagious, and an index this low fails at once.
-POISON: dict[str, float | int] = {"f32": np.nan, "f64": np.nan, "i32": np.iinfo(np.int32).min}
 SCALARS: dict[str, tuple[type, ...]] = {
     "f32": (float, int),
     "u32": (int,),

@@ -6,7 +6,7 @@ effects   writes all of y; y overlaps neither ids nor w
 rounding  none: y holds bits of w
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="embedding",
@@ -17,4 +17,6 @@ OP = Op(
         Param("D", "u32"),
     ),
     tolerance="exact",
+    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=128)),),
+    examples=({"T": 1, "V": 49152, "D": 576},),
 )

@@ -6,7 +6,7 @@ effects   reads and writes all of h; h overlaps neither x nor w
 rounding  float32 arithmetic; the order of the sum is free and does not depend on T
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="linear_add",
@@ -18,4 +18,12 @@ OP = Op(
         Param("K", "u32"),
     ),
     tolerance="f32_reduction",
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
+            constants=lambda dims: {"entry": "linear_add", "weight": "f32", "add": True},
+        ),
+    ),
+    examples=({"T": 1, "N": 1536, "K": 576},),
 )

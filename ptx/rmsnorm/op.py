@@ -8,7 +8,7 @@ effects   writes all of y; y may be x, and overlaps neither in part
 rounding  float32 arithmetic; the order of the sum is free and does not depend on T
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="rmsnorm",
@@ -21,4 +21,6 @@ OP = Op(
         Param("offset", "f32"),
     ),
     tolerance="f32_reduction",
+    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=32)),),
+    examples=({"T": 1, "D": 576},),
 )

@@ -11,7 +11,7 @@ effects   reads and writes all of q; writes the cache rows named by slots, no ot
 rounding  angle, cos and sin in f64, rounded to f32 once; then float32 arithmetic
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="rope_append_kv",
@@ -30,5 +30,7 @@ OP = Op(
         Param("interleaved", "bool"),
     ),
     tolerance="f32_elementwise",
+    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=64)),),
     requires={"E = 2 J": lambda dims: dims["E"] == 2 * dims["J"]},
+    examples=({"T": 1, "H": 9, "G": 3, "E": 64, "J": 32, "C": 2048},),
 )

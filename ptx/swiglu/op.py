@@ -6,7 +6,7 @@ effects   writes all of y; y may be gate or up, and overlaps neither in part
 rounding  float32 arithmetic; a result below the smallest normal may be zero
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="swiglu",
@@ -18,4 +18,8 @@ OP = Op(
         Param("F", "u32"),
     ),
     tolerance="f32_elementwise",
+    kernels=(
+        Kernel("portable", lambda dims: Launch(grid=-(-dims["T"] * dims["F"] // 256), block=256)),
+    ),
+    examples=({"T": 1, "F": 1536},),
 )

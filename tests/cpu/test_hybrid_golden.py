@@ -1,8 +1,6 @@
 """The hybrid through the engine: the specification's golden values (section 13), also on a device
 whose fresh memory is poisoned, and the oracle's whole state."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -25,8 +23,8 @@ CLOSE = 1e-4
 
 
 @pytest.fixture(params=[False, True], ids=["zeroed", "poisoned"])
-def session(plan: ModelPlan, request: pytest.FixtureRequest) -> Iterator[Session]:
-    yield opened(plan, n_lanes=2, poison=request.param).create_session()
+def session(plan: ModelPlan, request: pytest.FixtureRequest) -> Session:
+    return opened(plan, n_lanes=2, poison=request.param).create_session()
 
 
 def test_logits(session: Session) -> None:

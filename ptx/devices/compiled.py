@@ -1,0 +1,286 @@
+"""Owns what devices that run PTX text share: checks, choice of kernel, rendering, packing, memory.
+
+It must not know vendors nor any op by name: `cuda` and `emulator` are subclasses, which supply the
+methods that end this file. A launch is refused before it starts when it does not match the op; the
+first launch of a signature does the checking, the later ones look it up.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ptx.device import DeviceError, MemoryInfo
+from ptx.devices.buffer import Allocation, DeviceBuffer
+from ptx.numerics import DTYPES, Array
+from ptx.op import Dims, Kernel, Launch, Op, OpError, Param, Shape, Target, listed, pick
+from ptx.template import source_of, text_of
+
+# What a subclass's `_load` gives and its `_run` takes.
+Loaded = Any
+Output = tuple[int, int]
+
+# A bound on remembered signatures, for a caller whose shapes never repeat.
+MAX_PLANS = 4096
+MAX_U32 = 2**32 - 1
+# The same on every GPU since sm_30.
+MAX_GRID = (2**31 - 1, 65_535, 65_535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_BLOCK_THREADS = 1024
+
+
+def _real(value: Any) -> bool:
+    return type(value) in (float, int) or isinstance(value, np.floating)
+
+
+def _integer_in(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+SCALARS: dict[str, Callable[[Any], bool]] = {
+    "f32": _real,
+    "f64": _real,
+    "u32": _integer_in(0, MAX_U32),
+    "i32": _integer_in(-(2**31), 2**31 - 1),
+    "bool": lambda value: isinstance(value, bool),
+}
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A checked signature: what to run, and where each of the entry's values comes from.
+
+    `values` holds a dimension's length, or None where the caller's argument goes.
+    """
+
+    op: Op
+    kernel: Loaded
+    launch: Launch
+    values: tuple[int | None, ...]
+
+
+class CompiledDevice(ABC):
+    """Runs the PTX kernels of ops on buffers that are addresses. One thread at a time."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self._loaded: dict[str, Loaded] = {}
+
+    # Launches
+
+    def launch(self, op: Op, **args: Any) -> None:
+        """Run the op's first fitting kernel; OpError names op, kernel, parameter and numbers."""
+        key = (op.name, *[(name, *_signature(value)) for name, value in args.items()])
+        plan = self._plans.get(key)
+        # Two records may share a name: a test's choice of kernels, beside the op itself.
+        if plan is None or plan.op is not op:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._planned(op, args)
+        values: list[int | float] = []
+        outputs: list[Output] = []
+        for param, known in zip(op.params, plan.values, strict=True):
+            if known is not None:
+                values.append(known)
+            elif param.shape is None:
+                values.append(_checked_scalar(op, param, args[param.name]))
+            else:
+                buffer = self._checked_place(op, param, args[param.name])
+                values.append(buffer.address)
+                if param.out:
+                    outputs.append((buffer.address, buffer.nbytes))
+        self._run(plan.kernel, plan.launch, values, outputs, op.name)
+
+    def _planned(self, op: Op, args: dict[str, Any]) -> _Plan:
+        dims = checked_dims(op, args)
+        kernel = pick(op, self.target, dims)
+        launch = checked_launch(op, kernel, dims)
+        for name, length in dims.items():
+            if length > MAX_U32:
+                raise OpError(f"{op.name}: {name} is {length}, a kernel takes up to {MAX_U32}")
+        values = tuple(dims.get(p.name) if p.shape is None else None for p in op.params)
+        return _Plan(op, self._loaded_kernel(op, kernel, dims), launch, values)
+
+    def _loaded_kernel(self, op: Op, kernel: Kernel, dims: Dims) -> Loaded:
+        text = text_of(op, kernel, dims)
+        digest = hashlib.sha256(f"{op.name}\0{text}".encode()).hexdigest()
+        if digest not in self._loaded:
+            source = source_of(op, kernel)
+            shown = f"{source.parent.name}/{source.name}"
+            self._loaded[digest] = self._load(text, op.name, shown)
+        return self._loaded[digest]
+
+    def _checked_place(self, op: Op, param: Param, buffer: DeviceBuffer) -> DeviceBuffer:
+        if buffer.device is not self:
+            raise OpError(f"{op.name}: {param.name} is a buffer of another device")
+        n_bytes = DTYPES[param.dtype].itemsize
+        if buffer.address % n_bytes:
+            raise OpError(
+                f"{op.name}: {param.name} is at 0x{buffer.address:x}, {param.dtype} needs a "
+                f"multiple of {n_bytes}"
+            )
+        return buffer
+
+    # Memory
+
+    def allocate(self, shape: Shape, dtype: str, name: str) -> DeviceBuffer:
+        """A new buffer, content unspecified; DeviceError names it, its bytes and the free ones."""
+        if dtype not in DTYPES:
+            raise DeviceError(f"{name}: dtype {dtype!r}, known: {', '.join(DTYPES)}")
+        if any(length < 0 for length in shape):
+            raise DeviceError(f"{name}: shape {list(shape)} has a negative axis")
+        n_bytes = prod(shape) * DTYPES[dtype].itemsize
+        address = self._allocate(n_bytes, name)
+        owner = Allocation(address, n_bytes, self._free)
+        return DeviceBuffer(self, address, tuple(shape), dtype, owner)
+
+    def upload(self, buffer: DeviceBuffer, array: Array) -> None:
+        """Copy `array`, cast to the buffer's dtype, into a buffer of the same shape.
+
+        bf16 cells are given as their bits, uint16; DeviceError for anything else.
+        """
+        array = np.asarray(array)
+        self._mine("upload", buffer)
+        _same("upload", array.shape, buffer.shape)
+        if buffer.dtype == "bf16" and array.dtype != np.uint16:
+            raise DeviceError(f"upload: bf16 cells are given as uint16 bits, not {array.dtype}")
+        with np.errstate(all="ignore"):
+            cells = np.ascontiguousarray(array, DTYPES[buffer.dtype])
+        if cells.nbytes:
+            self._write(buffer.address, cells)
+
+    def download(self, buffer: DeviceBuffer) -> Array:
+        """A copy of the buffer's content, once everything before has run."""
+        self._mine("download", buffer)
+        cells: Array = np.empty(buffer.shape, DTYPES[buffer.dtype])
+        if cells.nbytes:
+            self._read(buffer.address, cells)
+        return cells
+
+    def copy(self, source: DeviceBuffer, target: DeviceBuffer) -> None:
+        """Copy between buffers of the same shape and dtype that do not overlap."""
+        self._mine("copy", source)
+        self._mine("copy", target)
+        _same("copy", source.shape, target.shape)
+        if source.dtype != target.dtype:
+            raise DeviceError(f"copy: source is {source.dtype}, target is {target.dtype}")
+        if source.nbytes:
+            self._move(source.address, target.address, source.nbytes)
+
+    def _mine(self, call: str, buffer: DeviceBuffer) -> None:
+        if not isinstance(buffer, DeviceBuffer):
+            raise DeviceError(f"{call}: {type(buffer).__name__} is not a device buffer")
+        if buffer.device is not self:
+            raise DeviceError(f"{call}: the buffer {list(buffer.shape)} is of another device")
+
+    # What a subclass supplies
+
+    @abstractmethod
+    def memory_info(self) -> MemoryInfo:
+        """Free and total bytes now."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Return once every launch and copy has finished."""
+
+    @abstractmethod
+    def _load(self, text: str, entry: str, shown: str) -> Loaded:
+        """The kernel `entry` of a module's text; `shown` is the source's name for messages."""
+
+    @abstractmethod
+    def _run(
+        self,
+        kernel: Loaded,
+        launch: Launch,
+        values: list[int | float],
+        outputs: list[Output],
+        name: str,
+    ) -> None:
+        """Start a loaded kernel; `outputs` are address and bytes of the buffers it may write."""
+
+    @abstractmethod
+    def _allocate(self, n_bytes: int, name: str) -> int:
+        """Address of new memory, a multiple of 256, also for 0 bytes; DeviceError if there is none.
+        """
+
+    @abstractmethod
+    def _free(self, address: int) -> None:
+        """Give memory back; called from a finaliser, perhaps on another thread: raises nothing."""
+
+    @abstractmethod
+    def _write(self, address: int, cells: Array) -> None:
+        """Copy contiguous `cells`, not empty, to the device; the caller may change them after."""
+
+    @abstractmethod
+    def _read(self, address: int, cells: Array) -> None:
+        """Fill contiguous `cells`, not empty, from the device, after all that was launched."""
+
+    @abstractmethod
+    def _move(self, source: int, target: int, n_bytes: int) -> None:
+        """Copy inside the device, in launch order."""
+
+
+def _signature(value: Any) -> tuple[Any, ...]:
+    if type(value) is DeviceBuffer:
+        return value.shape, value.dtype
+    return (type(value),)
+
+
+def checked_dims(op: Op, args: dict[str, Any]) -> dict[str, int]:
+    """Axis lengths of a launch; OpError for wrong names, dtypes, shapes or kinds of argument."""
+    shapes: dict[str, Shape] = {}
+    for param in op.params:
+        if param.shape is None:
+            continue
+        value = args.get(param.name)
+        if not isinstance(value, DeviceBuffer):
+            found = type(value).__name__
+            raise OpError(f"{op.name}: {param.name} is {found}, expected a device buffer")
+        if value.dtype != param.dtype:
+            raise OpError(f"{op.name}: {param.name} is {value.dtype}, expected {param.dtype}")
+        shapes[param.name] = value.shape
+    dims = op.bind(shapes)
+    names = sorted(param.name for param in op.given(dims))
+    if sorted(args) != names:
+        raise OpError(f"{op.name}: arguments {sorted(args)}, expected {names}")
+    return dims
+
+
+def checked_launch(op: Op, kernel: Kernel, dims: Dims) -> Launch:
+    """The kernel's geometry for `dims`; OpError when no GPU takes it."""
+    launch = kernel.launch(dims)
+    grid, block = axes(launch.grid), axes(launch.block)
+    if (
+        any(not 1 <= n <= limit for n, limit in zip(grid, MAX_GRID, strict=True))
+        or any(not 1 <= n <= limit for n, limit in zip(block, MAX_BLOCK, strict=True))
+        or prod(block) > MAX_BLOCK_THREADS
+    ):
+        raise OpError(
+            f"{op.name}: {kernel.target}.ptx at {listed(dims)} needs grid {list(grid)} of blocks "
+            f"{list(block)}; limits are {list(MAX_GRID)} and {list(MAX_BLOCK)}, "
+            f"{MAX_BLOCK_THREADS} threads in a block"
+        )
+    return launch
+
+
+def axes(extent: int | tuple[int, ...]) -> tuple[int, int, int]:
+    """A grid or block as its three axes, x first."""
+    given = (extent,) if isinstance(extent, int) else extent
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
+def _checked_scalar(op: Op, param: Param, value: Any) -> int | float:
+    if not SCALARS[param.dtype](value):
+        raise OpError(f"{op.name}: {param.name} is {value!r}, expected {param.dtype}")
+    return float(value) if param.dtype in ("f32", "f64") else int(value)
+
+
+def _same(call: str, found: Shape, expected: Shape) -> None:
+    if tuple(found) != tuple(expected):
+        raise DeviceError(f"{call}: source is {list(found)}, target is {list(expected)}")

@@ -1,0 +1,29 @@
+"""linear_bf16_add: h[t,n] += sum_k x[t,k] w[n,k]
+
+shapes    x f32 [T, K]; w bf16 [N, K]; h f32 [T, N]
+domain    T, N, K >= 1
+effects   reads and writes all of h; h overlaps neither x nor w
+rounding  float32 arithmetic; the order of the sum is free and does not depend on T
+"""
+
+from ptx.op import Kernel, Launch, Op, Param, buf
+
+OP = Op(
+    name="linear_bf16_add",
+    params=(
+        buf("x", "f32", "T K"),
+        buf("w", "bf16", "N K"),
+        buf("h", "f32", "T N", out=True),
+        Param("N", "u32"),
+        Param("K", "u32"),
+    ),
+    tolerance="f32_reduction",
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
+            constants=lambda dims: {"entry": "linear_bf16_add", "weight": "bf16", "add": True},
+        ),
+    ),
+    examples=({"T": 1, "N": 1536, "K": 576},),
+)

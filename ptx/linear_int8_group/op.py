@@ -1,0 +1,32 @@
+"""linear_int8_group: y[t,n] = sum_k x[t,k] codes[n,k] scales[n,floor(k/128)]
+
+shapes    x f32 [T, K]; codes i8 [N, K]; scales bf16 [N, R]; y f32 [T, N]
+domain    K = 128 R; codes -127 .. 127; scales finite, > 0; T, N, R >= 1
+effects   writes all of y; y overlaps neither x, codes nor scales
+rounding  float32 arithmetic; the order of the sum is free and does not depend on T
+          a weight, its code times its scale, is exact in float32
+"""
+
+from ptx.op import Kernel, Launch, Op, Param, buf
+
+OP = Op(
+    name="linear_int8_group",
+    params=(
+        buf("x", "f32", "T K"),
+        buf("codes", "i8", "N K"),
+        buf("scales", "bf16", "N R"),
+        buf("y", "f32", "T N", out=True),
+        Param("N", "u32"),
+        Param("K", "u32"),
+    ),
+    tolerance="f32_reduction",
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
+            constants=lambda dims: {"entry": "linear_int8_group", "weight": "int8", "add": False},
+        ),
+    ),
+    requires={"K = 128 R": lambda dims: dims["K"] == 128 * dims["R"]},
+    examples=({"T": 1, "N": 17408, "K": 5120, "R": 40},),
+)
