@@ -1,9 +1,13 @@
 """Owns how an op's tests run it: poisoned buffers, guard rows, untouched inputs, row invariance.
 
 It must not know any op. What each op must compute is in its `op.py`, the judge is its `ref.py`
-in float64.
+in float64. The fixture `bench` runs the reference on the host device, `kernels` the op's kernels
+on devices that take PTX.
 """
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -11,17 +15,19 @@ import numpy as np
 import pytest
 
 from ptx.devices.host import HostDevice
-from ptx.numerics import DTYPES, Array, mismatch
-from ptx.op import Op, Param, fold
+from ptx.numerics import DTYPES, POISON, Array, mismatch
+from ptx.op import Kernel, Op, Param, fold
 
 Arrays = dict[str, Array]
+# The emulator draws the order of warps and blocks from a seed; results may not depend on it.
+SEEDS = (0, 1, 2)
 
 
 class OpBench:
-    """Runs ops on a poisoning host device; arguments are numpy arrays and scalars by name."""
+    """Runs ops on a device; arguments are numpy arrays and scalars by name."""
 
-    def __init__(self) -> None:
-        self.device = HostDevice(poison=True)
+    def __init__(self, device: Any) -> None:
+        self.device = device
 
     def run(self, op: Op, n_guard: int = 1, **args: Any) -> Arrays:
         """Launch `op` and return what it wrote; outputs that are not given start as poison.
@@ -30,27 +36,29 @@ class OpBench:
         their bits. An odd `n_guard` with odd rows also moves buffers off their alignment.
         """
         buffers = tuple(param for param in op.params if param.shape is not None)
-        shapes = _shapes(buffers, args)
-        whole = {
-            p.name: self.device.allocate(
-                (shapes[p.name][0] + 2 * n_guard, *shapes[p.name][1:]), p.dtype, p.name
-            )
-            for p in buffers
-        }
-        views = {name: array[n_guard:-n_guard] for name, array in whole.items()}
-        for name, view in views.items():
-            if name in args:
-                self.device.upload(view, np.asarray(args[name]))
-        before = {name: self.device.download(array) for name, array in whole.items()}
+        before = {}
+        for param, shape in zip(buffers, _shapes(buffers, args).values(), strict=True):
+            cells = np.full((shape[0] + 2 * n_guard, *shape[1:]), POISON[param.dtype])
+            before[param.name] = cells.astype(DTYPES[param.dtype])
+            if param.name in args:
+                before[param.name][n_guard : n_guard + shape[0]] = args[param.name]
+        whole = {p.name: self._uploaded(p, before[p.name]) for p in buffers}
+        views = {name: b[n_guard : len(before[name]) - n_guard] for name, b in whole.items()}
         self.device.launch(op, **{**args, **views})
         written = {}
         for param in buffers:
             after, start = self.device.download(whole[param.name]), before[param.name]
             if param.out:
-                written[param.name] = after[n_guard:-n_guard].copy()
-                after[n_guard:-n_guard] = start[n_guard:-n_guard]
+                rows = slice(n_guard, len(start) - n_guard)
+                written[param.name] = after[rows].copy()
+                after[rows] = start[rows]
             assert after.tobytes() == start.tobytes(), f"{op.name} wrote outside: {param.name}"
         return written
+
+    def _uploaded(self, param: Param, cells: Array) -> Any:
+        buffer = self.device.allocate(cells.shape, param.dtype, param.name)
+        self.device.upload(buffer, cells)
+        return buffer
 
     def check(self, op: Op, **args: Any) -> None:
         """Compare a launch with the reference in float64 on the same rounded inputs."""
@@ -75,10 +83,83 @@ class OpBench:
                 assert same, f"{op.name}: {name} of rows {rows.tolist()} of {n_tokens} has new bits"
 
 
+class KernelBench(OpBench):
+    """Runs one kernel of an op on several devices, which must agree in every bit."""
+
+    def __init__(self, kernel: Kernel, devices: list[Any]) -> None:
+        super().__init__(devices[0])
+        self._kernel = kernel
+        self._benches = [OpBench(device) for device in devices]
+
+    def run(self, op: Op, n_guard: int = 1, **args: Any) -> Arrays:
+        """As `OpBench.run`, on every device."""
+        alone = replace(op, kernels=tuple(k for k in op.kernels if k.target == self._kernel.target))
+        first, *others = (bench.run(alone, n_guard, **args) for bench in self._benches)
+        for other in others:
+            for name, array in first.items():
+                assert array.tobytes() == other[name].tobytes(), f"{op.name}: {name} by seed"
+        return first
+
+    def check(self, op: Op, **args: Any) -> None:
+        """As `OpBench.check`, and once without guards or poison, where a device's own checks of
+        bounds and of cells that nobody wrote see most."""
+        super().check(op, **args)
+        self.run_bare(op, **args)
+
+    def run_bare(self, op: Op, **args: Any) -> None:
+        """Launch on buffers that end where their cells end, outputs never written before."""
+        alone = replace(op, kernels=tuple(k for k in op.kernels if k.target == self._kernel.target))
+        buffers = tuple(param for param in op.params if param.shape is not None)
+        placed = {}
+        for param, shape in zip(buffers, _shapes(buffers, args).values(), strict=True):
+            placed[param.name] = self.device.allocate(shape, param.dtype, param.name)
+            if param.name in args:
+                cells = np.asarray(args[param.name]).astype(DTYPES[param.dtype])
+                self.device.upload(placed[param.name], cells)
+        self.device.launch(alone, **{**args, **placed})
+        self.device.synchronize()
+
+
+Benches = Callable[[Op], Iterator[KernelBench]]
+
+
 @pytest.fixture
 def bench() -> OpBench:
-    """A bench with a device of its own."""
-    return OpBench()
+    """A bench with a host device of its own."""
+    return OpBench(HostDevice(poison=True))
+
+
+@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def kernels(request: pytest.FixtureRequest) -> Benches:
+    """A function from an op to one bench for each of its kernels that the device takes."""
+    devices = _emulators if request.param == "emulator" else _gpus
+
+    def benches(op: Op) -> Iterator[KernelBench]:
+        able = [k for k in op.kernels if devices(k.target)]
+        assert able or request.param == "cuda", f"{op.name} has no kernel"
+        for kernel in able:
+            yield KernelBench(kernel, devices(kernel.target))
+
+    return benches
+
+
+@cache
+def _emulators(target: str) -> list[Any]:
+    from ptx.devices.emulator import EmulatorDevice
+
+    return [EmulatorDevice(target=target, seed=seed) for seed in SEEDS]
+
+
+def _gpus(target: str) -> list[Any]:
+    device = _gpu()
+    return [device] if target in device.target.runs else []
+
+
+@cache
+def _gpu() -> Any:
+    from ptx.devices.cuda import CudaDevice
+
+    return CudaDevice()
 
 
 def _row_choices(n_tokens: int, rng: np.random.Generator) -> list[Array]:
@@ -98,9 +179,9 @@ def _shapes(buffers: tuple[Param, ...], args: dict[str, Any]) -> dict[str, tuple
         axes = param.shape or ()
         if param.name in shapes:
             dims.update(zip(axes, fold(shapes[param.name], len(axes)), strict=True))
-    for param in buffers:
-        shapes.setdefault(param.name, tuple(dims[axis] for axis in param.shape or ()))
-    return shapes
+    return {
+        p.name: shapes.get(p.name) or tuple(dims[axis] for axis in p.shape or ()) for p in buffers
+    }
 
 
 def _oracle(op: Op, args: dict[str, Any]) -> Arrays:

@@ -23,6 +23,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(np.uint16),
 }
+# Integer weights share a scale with this many neighbours along K.
+GROUP = 128
 # What marks memory that nobody wrote: NaN is contagious, and an index this low fails at once.
 POISON: dict[str, float | int] = {
     "f32": np.nan,
@@ -59,7 +61,7 @@ TOLERANCES = {
 }
 
 
-def bf16_bits(x: Array) -> Array:
+def round_to_bf16(x: Array) -> Array:
     """Bits, uint16, of the bf16 nearest to each cell of `x` in float32; ties go to even.
 
     NaN stays NaN, and what is past the largest bf16 becomes infinity.
@@ -72,6 +74,23 @@ def bf16_bits(x: Array) -> Array:
 def widen_bf16(bits: Array) -> Array:
     """float32 values of bf16 `bits`, exact."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def unpack_int4(codes: Array) -> Array:
+    """int8 [N, 2J] in -8..7 of the two's complement nibbles of u8 [N, J], the low one first."""
+    pairs = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)
+    # 8 .. 15 stand for -8 .. -1.
+    return (pairs ^ 8).astype(np.int8) - np.int8(8)
+
+
+def scale_groups(q: Array, scales: Array, dtype: np.dtype[Any]) -> Array:
+    """Weights [N, K] of `dtype`: integers q [N, K] times bf16 bits [N, K / 128], one for 128 of K.
+
+    Exact in float32 for integers of 8 bits.
+    """
+    wide: Array = np.repeat(widen_bf16(scales).astype(dtype), GROUP, axis=1)
+    wide *= q
+    return wide
 
 
 def mismatch(got: Array, want: Array, tolerance: str) -> str | None:

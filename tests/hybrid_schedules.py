@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 PREFIX_IDS = (6, 7, 8)
-N_STEPS = 12
+N_STEPS = 10
 Straight = tuple[bytes, list[int]]
 
 

@@ -22,7 +22,9 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
-            constants=lambda dims: {"entry": "linear_bf16", "weight": "bf16", "add": False},
+            constants=lambda dims: {
+                "entry": "linear_bf16", "weight": "bf16", "add": False
+            },
         ),
     ),
     examples=({"T": 1, "N": 1536, "K": 576},),

@@ -22,7 +22,9 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
-            constants=lambda dims: {"entry": "linear_bf16_add", "weight": "bf16", "add": True},
+            constants=lambda dims: {
+                "entry": "linear_bf16_add", "weight": "bf16", "add": True
+            },
         ),
     ),
     examples=({"T": 1, "N": 1536, "K": 576},),

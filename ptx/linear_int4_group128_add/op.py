@@ -26,7 +26,9 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
-            constants=lambda dims: {"entry": "linear_int4_group128_add", "weight": "int4", "add": True},
+            constants=lambda dims: {
+                "entry": "linear_int4_group128_add", "weight": "int4", "add": True
+            },
         ),
     ),
     requires={

@@ -24,7 +24,9 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
-            constants=lambda dims: {"entry": "linear_int8_group", "weight": "int8", "add": False},
+            constants=lambda dims: {
+                "entry": "linear_int8_group", "weight": "int8", "add": False
+            },
         ),
     ),
     requires={"K = 128 R": lambda dims: dims["K"] == 128 * dims["R"]},

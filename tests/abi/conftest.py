@@ -11,7 +11,7 @@ import pytest
 from skippy_abi import client
 from skippy_abi.build import build_engine
 from tests import tiny
-from tests.abi import c_host
+from tests.abi import c_host, hybrid
 from tests.abi.c_host import Host, Libraries, Ran
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,4 +122,28 @@ def tiny_model(runtime: client.Host, tiny_path: Path) -> Iterator[client.OpenMod
     """The tiny model with 4 lanes and 256 cells."""
     model = client.OpenModel(runtime, tiny_path, lane_count=4, ctx_size=256, n_batch=64)
     yield model
+    model.free()
+
+
+@pytest.fixture(scope="session")
+def hybrids(tmp_path_factory: pytest.TempPathFactory, tiny_path: Path) -> Path:
+    """A folder with golden.mspec, other.mspec of the same shape, padded.mspec; all served."""
+    folder = tmp_path_factory.mktemp("hybrids")
+    hybrid.write_all(folder)
+    return folder
+
+
+@pytest.fixture
+def hybrid_model(runtime: client.Host, hybrids: Path) -> Iterator[client.OpenModel]:
+    """The golden hybrid with 3 lanes."""
+    model = hybrid.opened(runtime, hybrids, n_lanes=3)
+    yield model
+    model.free()
+
+
+@pytest.fixture(scope="module")
+def hybrid_judge(runtime: client.Host, hybrids: Path) -> Iterator[hybrid.Judge]:
+    """Straight runs of the golden hybrid, in a model of its own."""
+    model = hybrid.opened(runtime, hybrids)
+    yield hybrid.Judge(model)
     model.free()

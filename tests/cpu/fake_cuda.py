@@ -1,5 +1,7 @@
 """Owns a stand-in for the module `cuda.bindings.driver`: one card in main memory, for tests alone.
 
+Long because it answers every function that the device calls.
+
 It keeps the driver's rules that the device leans on: a call needs the primary context current on
 its thread, a stream that captures runs nothing, a fault stays until the process ends, and what was
 made must be given back. A kernel is a Python function of its parameters, named like its entry.
@@ -71,7 +73,7 @@ class FakeCuda:
         self.capturing: list[Any] | None = None
         self.thread = threading.local()
 
-    def CUlaunchAttribute(self) -> Any:  # noqa: N802
+    def CUlaunchAttribute(self) -> Any:
         return SimpleNamespace(id=None, value=SimpleNamespace())
 
     def stack(self) -> list[Any]:
@@ -102,7 +104,7 @@ class FakeCuda:
 
         return checked
 
-    def cuGetErrorString(self, code: Any) -> tuple[Any, bytes]:  # noqa: N802
+    def cuGetErrorString(self, code: Any) -> tuple[Any, bytes]:
         return OK, f"words for {int(code)}".encode()
 
     # Device and context
@@ -250,7 +252,7 @@ class FakeCuda:
         if self.log:
             values[0][: len(self.log)] = self.log
             return CUresult.CUDA_ERROR_INVALID_PTX
-        self.text = image.rstrip(b"\0").decode()
+        self.text = re.sub(r"//[^\n]*", "", image.rstrip(b"\0").decode())
         return self._made("module")
 
     def _cuModuleGetFunction(self, module: Any, name: bytes) -> Any:
@@ -270,7 +272,7 @@ class FakeCuda:
         return OK
 
     def _cuLaunchKernel(self, function: Any, *rest: Any) -> Any:
-        *extents, stream, pointers, extra = rest
+        *extents, _, pointers, _ = rest
         return self._launch(function, tuple(extents), pointers, False)
 
     def _cuLaunchKernelEx(self, config: Any, function: Any, pointers: int, extra: int) -> Any:

@@ -1,4 +1,4 @@
-"""The twin `cut`, full widths in four layers, against the oracle: minutes and 10 GB, so on demand.
+"""The twin `cut`, full widths in four layers, against the oracle: minutes and 13 GB, so on demand.
 
     MESH_SPECIALIZE_BIG_TESTS=1 pytest tests/cpu/test_full_width.py
 

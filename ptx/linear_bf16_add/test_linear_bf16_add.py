@@ -1,0 +1,31 @@
+"""Protects `linear_bf16_add`: it adds to h what `linear_bf16` computes, row by row."""
+
+import numpy as np
+import pytest
+
+from ptx.linear_bf16.op import OP as LINEAR
+from ptx.linear_bf16_add.op import OP
+from ptx.linear_cases import SHAPES, bf16_inputs
+
+
+def _inputs(shape):
+    h = np.random.default_rng(1).standard_normal(shape[:2])
+    return {**bf16_inputs(*shape), "h": h}
+
+
+@pytest.mark.parametrize("shape", SHAPES["bf16"], ids=str)
+def test_against_float64(bench, shape):
+    bench.check(OP, **_inputs(shape))
+
+
+@pytest.mark.parametrize("shape", SHAPES["bf16"], ids=str)
+def test_kernels(kernels, shape):
+    for bench in kernels(OP):
+        bench.check(OP, **_inputs(shape))
+
+
+def test_from_zero_it_is_the_product(bench):
+    inputs = _inputs(SHAPES["bf16"][-1])
+    h = bench.run(OP, **{**inputs, "h": np.zeros_like(inputs["h"])})["h"]
+    del inputs["h"]
+    assert h.tobytes() == bench.run(LINEAR, **inputs)["y"].tobytes()
