@@ -1,36 +1,75 @@
 """Owns which devices this process computes on, as the engine and the seam see them.
 
-A device is made once. The vendor's side of it is in `ptx/devices/`.
+A device is made once, when it is first used. The vendor's side of it is in `ptx/devices/`.
 """
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from engine.errors import InvalidArgument
-from ptx.device import Device
+from engine.errors import InvalidArgument, RuntimeFailure
+from ptx.device import Device, DeviceError
+from ptx.devices import cuda
 from ptx.devices.blas import limit_threads
 from ptx.devices.host import HostDevice
 
 THREADS_VARIABLE = "MESH_SPECIALIZE_THREADS"
+# The emulator is for judging kernels; it is offered only where somebody asks for it.
+EMULATOR_VARIABLE = "MESH_SPECIALIZE_EMULATOR"
 # The host knows its own processor by two names.
 ALIASES = {"CPU0": "CPU"}
 
 
 @dataclass(frozen=True)
 class DeviceEntry:
-    """One row of the inventory: the name that selects it, and what it is."""
+    """One row of the inventory: the name that selects it, what it is, and how it is made."""
 
     name: str
     description: str
-    device: Device
+    is_gpu: bool
+    make: Callable[[], Device]
+
+    @property
+    def device(self) -> Device:
+        """The device itself; RuntimeFailure when it cannot be opened."""
+        return _opened(self.name)
 
 
 @lru_cache(maxsize=1)
 def inventory() -> tuple[DeviceEntry, ...]:
     """All devices, in the order the host sees them."""
-    device: Device = HostDevice()
-    return (DeviceEntry("CPU", f"{device.description}, float32, {_limit_blas()}", device),)
+    return (_host_entry(), *_cuda_entries(), *_emulator_entries())
+
+
+@lru_cache(maxsize=16)
+def _opened(name: str) -> Device:
+    entry = next(entry for entry in inventory() if entry.name == name)
+    try:
+        return entry.make()
+    except DeviceError as error:
+        raise RuntimeFailure(f"device {name}: {error}") from None
+
+
+def _host_entry() -> DeviceEntry:
+    host = HostDevice()
+    text = f"{host.description}, float32, {_limit_blas()}"
+    return DeviceEntry("CPU", text, False, lambda: host)
+
+
+def _cuda_entries() -> Iterator[DeviceEntry]:
+    found = cuda.available()
+    for facts in () if isinstance(found, str) else found:
+        make = partial(cuda.CudaDevice, facts.ordinal)
+        yield DeviceEntry(f"CUDA{facts.ordinal}", facts.description, True, make)
+
+
+def _emulator_entries() -> Iterator[DeviceEntry]:
+    if os.environ.get(EMULATOR_VARIABLE):
+        # Decoding PTX is for judging kernels: nobody else pays for the import.
+        from ptx.devices.emulator import EmulatorDevice
+
+        yield DeviceEntry("EMULATOR", "PTX emulator with its sanitiser", False, EmulatorDevice)
 
 
 def find(name: str | None) -> DeviceEntry:

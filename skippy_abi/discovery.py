@@ -30,11 +30,14 @@ def skippy_backend_device_at(index: int, out_device: Any, out_error: Any) -> Non
     buffers.require_out(out_device, ffi.sizeof("struct skippy_backend_device"), "out_device")
     if index >= len(inventory()):
         raise InvalidArgument(f"index: device {index} of {len(inventory())}")
-    memory = inventory()[index].device.memory_info()
+    entry = inventory()[index]
+    memory = entry.device.memory_info()
     device = ffi.new("struct skippy_backend_device *")
     device.version = DEVICE_VERSION
     device.name, device.description = _STRINGS[index]
     device.memory_free = memory.free_bytes
     device.memory_total = memory.total_bytes
-    device.type = lib.SKIPPY_BACKEND_DEVICE_TYPE_CPU
+    device.type = (
+        lib.SKIPPY_BACKEND_DEVICE_TYPE_GPU if entry.is_gpu else lib.SKIPPY_BACKEND_DEVICE_TYPE_CPU
+    )
     buffers.write_struct(out_device, device, "out_device")

@@ -109,3 +109,44 @@ def test_heads_that_do_not_divide_are_refused(bench):
     case = _case((3,), 4, 3, 6)
     with pytest.raises(Exception, match=r"attention: needs G divides H, found .*H=4.*G=3"):
         bench.run(OP, **case)
+
+
+KERNEL_SHAPES = [
+    ((1,), 1, 1, 1),
+    ((1, 2, 3), 4, 4, 10),
+    ((15, 17, 9), 9, 3, 64),
+    ((20, 5), 6, 1, 7),
+    ((33,), 2, 1, 256),
+]
+
+
+@pytest.mark.parametrize("shape", KERNEL_SHAPES, ids=str)
+def test_kernels(kernels, shape):
+    for bench in kernels(OP):
+        bench.check(OP, **_case(*shape))
+
+
+def test_special_cases_in_kernels(kernels):
+    for bench in kernels(OP):
+        test_one_visible_cell_gives_its_value(bench)
+        test_large_scores_do_not_overflow(bench)
+
+
+def test_kernels_rows_alone(kernels):
+    for bench in kernels(OP):
+        bench.check_rows_alone(OP, ("q", "seq_of_token", "positions"), **_case((5, 4), 4, 2, 33))
+
+
+def test_bits_of_kernels_do_not_depend_on_where_the_rows_lie(kernels):
+    for bench in kernels(OP):
+        seen = set()
+        for scatter, seed in ((False, 0), (True, 0)):
+            case = _case((19,), 2, 1, 40, scatter=scatter, seed=seed)
+            whole = _case((19,), 2, 1, 40, scatter=False, seed=0)
+            rng = np.random.default_rng(9)
+            k, v = rng.standard_normal((2, 19, 1, 40))
+            case["k_cache"][case["table"][0, :19]], case["v_cache"][case["table"][0, :19]] = k, v
+            case["q"] = whole["q"]
+            case["positions"] = whole["positions"]
+            seen.add(bench.run(OP, **case)["y"].tobytes())
+        assert len(seen) == 1

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from ptx.linear.op import OP
+from ptx.linear_cases import PLAIN, f32_inputs
 
+# Eight for each of the 65,535 blocks that a grid has along y.
+MAX_OUTPUTS = 524_280
 SHAPES = [(1, 1, 1), (1, 192, 576), (3, 1, 65), (5, 63, 1), (17, 65, 63), (64, 577, 129)]
 
 
@@ -36,3 +39,26 @@ def test_a_nan_stays_in_its_row(bench):
     y = bench.run(OP, x=x, w=np.ones((4, 5)))["y"]
     assert np.isnan(y).all(axis=1).tolist() == [False, True, False]
     assert y[0].tolist() == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("shape", PLAIN, ids=str)
+def test_kernels(kernels, shape):
+    for bench in kernels(OP):
+        bench.check(OP, **f32_inputs(*shape))
+
+
+def test_kernels_rows_alone(kernels):
+    for bench in kernels(OP):
+        bench.check_rows_alone(OP, ("x",), **f32_inputs(4, 9, 65))
+
+
+def test_a_nan_stays_in_its_row_in_kernels(kernels):
+    for bench in kernels(OP):
+        test_a_nan_stays_in_its_row(bench)
+
+
+def test_more_outputs_than_a_grid_holds_are_refused():
+    launch = OP.kernels[-1].launch
+    assert launch({"T": 70_000, "N": MAX_OUTPUTS, "K": 1}).grid == (70_000, 65_535)
+    assert OP.kernels[-1].fits({"T": 1, "N": MAX_OUTPUTS, "K": 1})
+    assert not OP.kernels[-1].fits({"T": 1, "N": MAX_OUTPUTS + 1, "K": 1})

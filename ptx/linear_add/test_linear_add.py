@@ -5,6 +5,7 @@ import pytest
 
 from ptx.linear.op import OP as LINEAR
 from ptx.linear_add.op import OP
+from ptx.linear_cases import PLAIN, f32_inputs
 
 SHAPES = [(1, 1, 1), (1, 576, 1536), (3, 1, 65), (5, 63, 1), (17, 65, 63), (64, 577, 129)]
 
@@ -38,3 +39,16 @@ def test_from_zero_it_is_linear(bench):
 def test_values_by_hand(bench):
     h = bench.run(OP, x=[[1, 2]], w=[[1, 1], [0, 10]], h=[[0.5, -20]])["h"]
     assert h.tolist() == [[3.5, 0]]
+
+
+@pytest.mark.parametrize("shape", PLAIN, ids=str)
+def test_kernels(kernels, shape):
+    h = np.random.default_rng(1).standard_normal(shape[:2])
+    for bench in kernels(OP):
+        bench.check(OP, **f32_inputs(*shape), h=h)
+
+
+def test_kernels_rows_alone(kernels):
+    h = np.random.default_rng(1).standard_normal((4, 9))
+    for bench in kernels(OP):
+        bench.check_rows_alone(OP, ("x", "h"), **f32_inputs(4, 9, 65), h=h)

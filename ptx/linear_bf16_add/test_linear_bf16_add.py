@@ -1,4 +1,4 @@
-"""Protects `linear_bf16_add`: it adds to h what `linear_bf16` computes, row by row."""
+"""Protects `linear_bf16_add`: it adds to h what `linear_bf16` computes."""
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ def test_values_by_hand(bench):
     x = np.zeros((1, 256))
     x[0, [0, 1, 255]] = 1, 10, 100
     codes = np.zeros((1, 128), np.uint8)
-    # k = 0 is the low nibble of byte 0 (7), k = 1 its high one (-7), k = 255 the last high one (-1).
+    # k = 0 is the low nibble of byte 0 (7), k = 1 its high one (-7), 255 the last (-1).
     codes[0, [0, 127]] = 0x97, 0xF0
     scales = np.array([[0x3F80, 0x4000]], np.uint16)
     assert bench.run(OP, x=x, codes=codes, scales=scales)["y"].tolist() == [[7 - 70 - 200]]

@@ -1,4 +1,4 @@
-"""Protects `linear_int4_group128_add`: it adds to h what `linear_int4_group128` computes, row by row."""
+"""Protects `linear_int4_group128_add`: it adds to h what `linear_int4_group128` computes."""
 
 import numpy as np
 import pytest

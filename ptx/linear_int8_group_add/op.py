@@ -24,6 +24,7 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
+            fits=lambda dims: dims["N"] <= 8 * 65_535,
             constants=lambda dims: {
                 "entry": "linear_int8_group_add", "weight": "int8", "add": True
             },

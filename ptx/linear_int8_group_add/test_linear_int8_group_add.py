@@ -1,4 +1,4 @@
-"""Protects `linear_int8_group_add`: it adds to h what `linear_int8_group` computes, row by row."""
+"""Protects `linear_int8_group_add`: it adds to h what `linear_int8_group` computes."""
 
 import numpy as np
 import pytest

@@ -55,3 +55,31 @@ def test_output_may_be_the_input(bench):
     bench.device.upload(w, inputs["w"])
     bench.device.launch(OP, x=x, w=w, y=x, eps=1e-5, offset=0.0)
     assert x.tobytes() == bench.run(OP, **inputs)["y"].tobytes()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize(("n_tokens", "d_model"), [(1, 1), (3, 31), (2, 33), (5, 65), (1, 577)])
+def test_kernels(kernels, n_tokens, d_model, offset):
+    for bench in kernels(OP):
+        bench.check(OP, **_inputs(n_tokens, d_model, offset))
+
+
+def test_kernels_rows_alone(kernels):
+    for bench in kernels(OP):
+        bench.check_rows_alone(OP, ("x",), **_inputs(4, 65))
+
+
+def test_kernels_keep_plain_weights_and_zeros(kernels):
+    for bench in kernels(OP):
+        test_a_plain_weight_keeps_its_bits(bench)
+        test_a_row_of_zeros_stays_zero(bench)
+
+
+def test_output_of_a_kernel_may_be_the_input(kernels):
+    inputs = _inputs(3, 65)
+    for bench in kernels(OP):
+        x, w = (bench.device.allocate(np.shape(inputs[n]), "f32", n) for n in ("x", "w"))
+        bench.device.upload(x, inputs["x"])
+        bench.device.upload(w, inputs["w"])
+        bench.device.launch(OP, x=x, w=w, y=x, eps=1e-5, offset=0.0)
+        assert bench.device.download(x).tobytes() == bench.run(OP, **inputs)["y"].tobytes()

@@ -75,3 +75,39 @@ def test_rows_do_not_depend_on_the_batch_or_the_slot(bench, interleaved):
         for name in ("k_cache", "v_cache"):
             want = whole[name][inputs["slots"][rows]]
             assert got[name][slots].tobytes() == want.tobytes(), name
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "pairs"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (2, 9, 3, 64), (3, 4, 4, 10), (2, 2, 1, 130)])
+def test_kernels(kernels, shape, interleaved):
+    for bench in kernels(OP):
+        bench.check(OP, **_inputs(*shape, interleaved))
+
+
+def test_far_positions_in_kernels(kernels):
+    inputs = _inputs(6, 2, 1, 64, False)
+    inputs["positions"] = [262143, 262142, 131072, 1, 0, 2**31 - 1]
+    # Beside the real frequencies, angles near every quarter turn.
+    inputs["inv_freq"] = np.concatenate([1e7 ** (-np.arange(16) / 16), np.arange(16) * np.pi / 4])
+    for bench in kernels(OP):
+        bench.check(OP, **inputs)
+
+
+def test_cos_and_sin_of_kernels_are_those_of_float64(kernels):
+    # q = 1, 0 in each pair gives cos and sin; each is compared by itself, in units of float32.
+    rng = np.random.default_rng(3)
+    inputs = _inputs(4, 1, 1, 256, False)
+    q = np.zeros((4, 1, 256))
+    q[:, :, :128] = 1
+    inputs.update(q=q, positions=[262143, 99_991, 7, 1], inv_freq=rng.uniform(0, 2, 128))
+    angle = np.array(inputs["positions"])[:, None] * inputs["inv_freq"]
+    want = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+    for bench in kernels(OP):
+        got = bench.run(OP, **inputs)["q"][:, 0]
+        assert np.max(np.abs(got - want) / np.spacing(np.abs(want).astype(np.float32))) < 0.5001
+
+
+def test_kernels_write_the_named_rows_and_no_others(kernels):
+    for bench in kernels(OP):
+        test_writes_the_named_rows_and_no_others(bench)
+        test_position_zero_changes_no_bit(bench)

@@ -240,14 +240,14 @@ def test_shared_memory_is_asked_for_when_it_grows(fake, device):
 
 
 def test_a_kernel_that_does_not_compile_shows_log_and_line(fake, device):
-    fake.log = b"ptxas application ptx input, line 6; error : Unknown symbol 'D'"
+    fake.log = b"ptxas application ptx input, line 7; error : Unknown symbol 'D'"
     with pytest.raises(DeviceError) as refusal:
         device.launch(SCALE, **arguments(device))
     assert str(refusal.value).splitlines() == [
         "scale/portable.ptx: CUDA0: cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218): "
         "words for 218",
-        "ptxas application ptx input, line 6; error : Unknown symbol 'D'",
-        "line 6: .param .u32 D, .param .f32 factor, .param .u32 shift, .param .u32 negate",
+        "ptxas application ptx input, line 7; error : Unknown symbol 'D'",
+        "line 7: .param .u32 D, .param .f32 factor, .param .u32 shift, .param .u32 negate",
     ]
     fake.log = b""
     device.launch(SCALE, **arguments(device))
