@@ -1,6 +1,9 @@
 """Owns the benchmark command: how fast a package decodes on a device, and what memory it takes.
 
     python -m engine.bench decode --package smollm2_135m --device host [--model FILE]
+    python -m engine.bench decode --package qwen3_8_27b:tiny --device host
+
+A twin has no artifact of its own: it runs on random weights of its shapes.
 
 Not a test: figures go to KNOWLEDGE with the machine they were taken on. The plan comes from T3 by
 import at run time, since a benchmark is a program and not part of the engine.
@@ -15,11 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-from engine.devices import inventory
+from engine.devices import find
 from engine.model import Model
 from engine.options import RuntimeOptions
+from engine.records import ModelPlan
 
-DEVICE_NAMES = {"host": "CPU"}
+DEVICE_NAMES = {"host": "CPU", "cuda": "CUDA0", "emulator": "EMULATOR"}
 
 
 def decode(model: Model, n_prompt_tokens: int, n_decode_tokens: int) -> dict[str, float]:
@@ -44,6 +48,16 @@ def decode(model: Model, n_prompt_tokens: int, n_decode_tokens: int) -> dict[str
     }
 
 
+def _plan(package: str, path: Path | None) -> ModelPlan:
+    """The plan of a file, of the package's own artifact, or of random weights for a twin."""
+    if ":" in package:
+        plan: ModelPlan = importlib.import_module("packages.synthetic").synthetic_plan(package)
+        return plan
+    found = path or importlib.import_module(f"packages.{package}.fetch").locate()
+    opened: ModelPlan = importlib.import_module("packages.select").open_plan([str(found).encode()])
+    return opened
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one benchmark and print its figures as JSON."""
     parser = argparse.ArgumentParser(prog="engine.bench", description="Measure a package.")
@@ -54,11 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--decode-tokens", type=int, default=64)
     options = parser.parse_args(arguments)
-    select = importlib.import_module("packages.select")
-    path = options.model or importlib.import_module(f"packages.{options.package}.fetch").locate()
     started = time.perf_counter()
-    plan = select.open_plan([str(path).encode()])
-    entry = next(e for e in inventory() if e.name == DEVICE_NAMES[options.device])
+    plan = _plan(options.package, options.model)
+    entry = find(DEVICE_NAMES[options.device])
     model = Model(plan, RuntimeOptions(n_context=2048, n_batch=2048), entry.device)
     figures = {"open_s": time.perf_counter() - started}
     figures.update(decode(model, options.prompt_tokens, options.decode_tokens))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import cast
 
 from engine.errors import InvalidArgument, RuntimeFailure
 from ptx.device import Device, DeviceError
@@ -60,8 +61,13 @@ def _host_entry() -> DeviceEntry:
 def _cuda_entries() -> Iterator[DeviceEntry]:
     found = cuda.available()
     for facts in () if isinstance(found, str) else found:
-        make = partial(cuda.CudaDevice, facts.ordinal)
+        make = partial(_cuda_device, facts.ordinal)
         yield DeviceEntry(f"CUDA{facts.ordinal}", facts.description, True, make)
+
+
+def _cuda_device(ordinal: int) -> Device:
+    # Its buffers are its own type, opaque to everyone else.
+    return cast(Device, cuda.CudaDevice(ordinal))
 
 
 def _emulator_entries() -> Iterator[DeviceEntry]:

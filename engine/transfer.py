@@ -106,6 +106,8 @@ def export_recurrent(session: Session) -> bytearray:
 def import_recurrent(session: Session, data: bytearray) -> None:
     """Take over a recurrent state; position and checkpoints stay as they are.
 
+    A stage without attention layers has nothing in its cells, so there they come with it.
+
     Unsupported for a model without any. Nothing at all is refused by a model that has one: a
     caller that restores an absent state would skip a prefill that never happened. RuntimeFailure
     for the state of other tokens than those of the cells, where there are as many.
@@ -117,6 +119,9 @@ def import_recurrent(session: Session, data: bytearray) -> None:
             return
         snapshot = recurrent_codec.decode(session.model, data)
         n_tokens, cells = snapshot.n_tokens, session.cells
+        if not session.model.plan.kv.layers:
+            session.model.pool.replace(cells, 0, n_tokens)
+            cells.marks = [EMPTY] * (n_tokens - 1) + [snapshot.mark]
         if n_tokens <= cells.length and cells.mark(n_tokens) != snapshot.mark:
             raise RuntimeFailure(
                 f"recurrent state: its {n_tokens} tokens are not those of the KV cells"
@@ -131,18 +136,34 @@ def import_recurrent(session: Session, data: bytearray) -> None:
 def describe_page(
     session: Session, layer_start: int, layer_end: int, token_start: int, token_count: int
 ) -> PageDesc:
-    """Descriptor of a page over tokens that must all be present; RuntimeFailure otherwise."""
+    """Descriptor of a page over tokens that must all be present; RuntimeFailure otherwise.
+
+    Unsupported for a stage that has no attention layers at all.
+    """
     with session.model.locked(session):
         n_layers = session.model.plan.n_layers
         if not 0 <= layer_start < layer_end <= n_layers:
             raise RuntimeFailure(f"KV page: layers {layer_start}..{layer_end} of {n_layers}")
+        span = Span(layer_start, layer_end, token_start, token_count)
+        _check_layers(session, span)
         if token_count == 0 or token_start + token_count > session.cells.length:
             raise RuntimeFailure(
                 f"KV page: {token_count} tokens from {token_start}, "
                 f"{session.cells.length} are present"
             )
-        span = Span(layer_start, layer_end, token_start, token_count)
         return state_codec.describe(session.model, span)
+
+
+def _check_layers(session: Session, span: Span) -> None:
+    kv_layers = session.model.plan.kv.layers
+    if not kv_layers:
+        # Callers go on without pages when they read these words, and only then.
+        raise Unsupported("KV page: runtime has no attention KV cache")
+    if not any(span.layer_start <= layer < span.layer_end for layer in kv_layers):
+        raise RuntimeFailure(
+            f"KV page: layers {span.layer_start}..{span.layer_end} have no KV rows, only "
+            f"{', '.join(map(str, kv_layers))} have"
+        )
 
 
 def export_page(session: Session, page: PageDesc) -> bytearray:

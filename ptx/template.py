@@ -51,7 +51,7 @@ def render(path: Path, constants: Mapping[str, Constant]) -> str:
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise OpError(f"{_where(error, path)}: {error}") from error
     except OSError as error:
-        raise OpError(f"{_shown(str(path))}: {error.strerror}") from error
+        raise OpError(f"{_shown(error.filename or str(path))}: {error.strerror}") from error
 
 
 @cache

@@ -7,6 +7,7 @@ since the file may come from anywhere. Names are the text-only upstream ones.
 from collections.abc import Mapping
 
 from engine.artifacts.mspec import MspecFile
+from engine.chat.template import ChatTemplate
 from engine.errors import ModelError
 from engine.records import KvShape, ModelPlan, Weight
 from engine.tokenizer import Tokenizer
@@ -55,6 +56,11 @@ def bind(file: MspecFile, dims: HybridDims) -> Mapping[str, Weight]:
     return weights
 
 
+def n_vocab(dims: HybridDims) -> int:
+    """How many ids exist."""
+    return dims.n_vocab_real
+
+
 def plan(file: MspecFile, artifact: Artifact) -> ModelPlan:
     """The plan of a served file; ModelError when it contradicts its package."""
     dims: HybridDims = artifact.dims
@@ -66,6 +72,15 @@ def plan(file: MspecFile, artifact: Artifact) -> ModelPlan:
     template = None
     if TEMPLATE_OBJECT in file.objects:
         template = chat_template(file.text(TEMPLATE_OBJECT), tokenizer)
+    return plan_of(artifact, bind(file, dims), tokenizer, template, file.shown)
+
+
+def plan_of(
+    artifact: Artifact, weights: Mapping[str, Weight], tokenizer: Tokenizer,
+    template: ChatTemplate | None, shown: str,
+) -> ModelPlan:
+    """The plan of weights that have this package's shapes."""
+    dims: HybridDims = artifact.dims
     return ModelPlan(
         model_id=artifact.identity.model_id,
         weights_id=artifact.content_sha256,
@@ -76,8 +91,8 @@ def plan(file: MspecFile, artifact: Artifact) -> ModelPlan:
         kv=KvShape(dims.full_layers, dims.n_kv_heads, dims.d_head),
         states=states(dims),
         schedule=schedule(dims),
-        weights=bind(file, dims),
+        weights=weights,
         tokenizer=tokenizer,
         chat_template=template,
-        display_path=file.shown,
+        display_path=shown,
     )

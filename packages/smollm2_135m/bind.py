@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from engine.artifacts.gguf import GgufFile
+from engine.chat.template import ChatTemplate
 from engine.errors import ModelError
 from engine.records import KvShape, ModelPlan, Weight
+from engine.tokenizer import Tokenizer
 from packages.package import Artifact
 from packages.smollm2_135m.dims import DenseDims
 from packages.smollm2_135m.schedule import schedule
@@ -80,6 +82,11 @@ def bind(file: GgufFile, dims: DenseDims) -> Mapping[str, Weight]:
     return weights
 
 
+def n_vocab(dims: DenseDims) -> int:
+    """How many ids exist."""
+    return dims.n_vocab
+
+
 def plan(file: GgufFile, artifact: Artifact) -> ModelPlan:
     """The plan of a served file; ModelError when it contradicts its package."""
     dims: DenseDims = artifact.dims
@@ -87,6 +94,16 @@ def plan(file: GgufFile, artifact: Artifact) -> ModelPlan:
     if stated != dims:
         raise ModelError(f"{file.shown}: states {stated}, its package has {dims}")
     tokenizer = gguf_tokenizer(file, dims.n_vocab)
+    template = gguf_chat_template(file, tokenizer)
+    return plan_of(artifact, bind(file, dims), tokenizer, template, file.shown)
+
+
+def plan_of(
+    artifact: Artifact, weights: Mapping[str, Weight], tokenizer: Tokenizer,
+    template: ChatTemplate | None, shown: str,
+) -> ModelPlan:
+    """The plan of weights that have this package's shapes."""
+    dims: DenseDims = artifact.dims
     return ModelPlan(
         model_id=artifact.identity.model_id,
         weights_id=artifact.content_sha256,
@@ -97,8 +114,8 @@ def plan(file: GgufFile, artifact: Artifact) -> ModelPlan:
         kv=KvShape(tuple(range(dims.n_layers)), dims.n_kv_heads, dims.d_head),
         states={},
         schedule=schedule(dims),
-        weights=bind(file, dims),
+        weights=weights,
         tokenizer=tokenizer,
-        chat_template=gguf_chat_template(file, tokenizer),
-        display_path=file.shown,
+        chat_template=template,
+        display_path=shown,
     )

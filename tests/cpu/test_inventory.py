@@ -87,7 +87,9 @@ def test_kernels_and_files_must_name_each_other(tmp_path):
         check_op(replace(TOY, kernels=kernels), folder, targets())
     (folder / "portable.ptx").touch()
     (folder / "sm_90a.ptx").touch()
-    check_op(replace(TOY, kernels=kernels), folder, targets())
+    with pytest.raises(InventoryError, match=r"toy: kernels .* and no examples to assemble them"):
+        check_op(replace(TOY, kernels=kernels), folder, targets())
+    check_op(replace(TOY, kernels=kernels, examples=({"T": 1},)), folder, targets())
     with pytest.raises(InventoryError, match="toy: the last kernel is sm_90a, expected portable"):
         check_op(replace(TOY, kernels=kernels[::-1]), folder, targets())
     with pytest.raises(InventoryError, match="toy: kernel target sm_1, known: portable, "):

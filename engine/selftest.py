@@ -1,0 +1,202 @@
+"""Owns the self-test of a device: facts, kernels, models, determinism, memory, in one report.
+
+    python -m engine.selftest [--device cuda|emulator|host] [--json FILE]
+
+What each kernel must compute is in its op's folder; the judge of a model is the host device, whose
+judge is the oracle (tests). Kernels are judged by their own tests, so pytest must be there; without
+it that part says that it did not run, and the self-test fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.devices import DeviceEntry, find
+from engine.errors import EngineError
+from engine.evaluate import Work, evaluate
+from engine.model import Model
+from engine.options import RuntimeOptions
+from engine.records import ModelPlan
+from ptx.device import Device
+from ptx.op import PtxError
+
+NAMES = {"cuda": "CUDA0", "emulator": "EMULATOR", "host": "CPU"}
+# Which kernel tests a device runs: those of the fixture parameter of its name.
+KERNEL_TESTS = {"cuda": "gpu", "emulator": "not gpu", "host": "not gpu"}
+TWINS = ("smollm2_135m:tiny", "qwen3_8_27b:tiny")
+PROMPT = [5, 17, 42, 99, 7, 200, 31]
+N_GREEDY = {"cuda": 32, "host": 32, "emulator": 3}
+N_REPEATS = {"cuda": 100, "host": 100, "emulator": 3}
+# What allocators keep for themselves.
+MEMORY_SLACK_BYTES = 64 << 20
+
+
+@dataclass
+class Result:
+    """One line of the report."""
+
+    name: str
+    passed: bool
+    detail: str
+    seconds: float
+
+
+def run_all(device_name: str, with_kernels: bool = True) -> list[Result]:
+    """Every part of the self-test on one kind of device, in order."""
+    entry = find(NAMES[device_name])
+    parts: list[tuple[str, Callable[[], str]]] = [("facts", lambda: facts(entry))]
+    if with_kernels:
+        parts.append(("kernels", lambda: kernels(device_name)))
+    for twin in TWINS:
+        parts.append((f"greedy ids, {twin}", partial(greedy, entry, device_name, twin)))
+        parts.append((f"repeats, {twin}", partial(repeats, entry, device_name, twin)))
+    if device_name != "emulator":
+        parts.append(("greedy ids, smollm2_135m", lambda: greedy_smollm2(entry)))
+    parts.append(("memory", lambda: memory(entry.device)))
+    return [_timed(name, part) for name, part in parts]
+
+
+def _timed(name: str, part: Callable[[], str]) -> Result:
+    """Run a part; an assertion or refusal is its failure."""
+    started = time.perf_counter()
+    try:
+        detail, passed = part(), True
+    except (AssertionError, RuntimeError, OSError, EngineError, PtxError) as error:
+        detail, passed = f"{type(error).__name__}: {error}", False
+    return Result(name, passed, detail, time.perf_counter() - started)
+
+
+def facts(entry: DeviceEntry) -> str:
+    """What the device is, on what."""
+    info = entry.device.memory_info()
+    return (
+        f"{entry.name}: {entry.description}; {info.free_bytes / 2**30:.1f} of "
+        f"{info.total_bytes / 2**30:.1f} GiB free; Python {platform.python_version()}, "
+        f"numpy {np.__version__}"
+    )
+
+
+def kernels(device_name: str) -> str:
+    """Every kernel against its reference, by the ops' own tests."""
+    pytest = importlib.import_module("pytest")
+    counted = _Counts()
+    root = Path(__file__).resolve().parents[1]
+    arguments = ["-q", "-p", "no:cacheprovider", "-m", KERNEL_TESTS[device_name],
+                 "--rootdir", str(root), "-c", str(root / "pyproject.toml"), str(root / "ptx")]
+    status = pytest.main(arguments, plugins=[counted])
+    assert status == 0, f"pytest ended with {status}: {'; '.join(counted.failed[:5])}"
+    return f"{counted.n_passed} passed, {counted.n_skipped} skipped"
+
+
+class _Counts:
+    """A pytest plugin that counts outcomes and keeps the names of failures."""
+
+    def __init__(self) -> None:
+        self.n_passed = self.n_skipped = 0
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Count one phase of one test."""
+        if report.failed:
+            self.failed.append(report.nodeid)
+        elif report.skipped:
+            self.n_skipped += 1
+        elif report.when == "call":
+            self.n_passed += 1
+
+
+def _open(plan: ModelPlan, device: Device) -> Model:
+    options = RuntimeOptions(n_context=256, n_lanes=2, n_batch=64, include_output=True)
+    return Model(plan, options, device)
+
+
+def _ids(plan: ModelPlan, device: Device, n_tokens: int) -> list[int]:
+    model = _open(plan, device)
+    session = model.create_session()
+    tokens = [session.prefill_sampled(PROMPT, None)]
+    for _ in range(n_tokens):
+        tokens.append(session.decode(tokens[-1], None))
+    model.close()
+    return tokens
+
+
+def greedy(entry: DeviceEntry, device_name: str, twin: str) -> str:
+    """A twin's greedy ids equal the host device's."""
+    plan = importlib.import_module("packages.synthetic").synthetic_plan(twin)
+    n_tokens = N_GREEDY[device_name]
+    wanted, found = _ids(plan, find("CPU").device, n_tokens), _ids(plan, entry.device, n_tokens)
+    assert found == wanted, f"ids {found}, the host device has {wanted}"
+    return f"{len(found)} ids equal, {len(set(found))} different ones"
+
+
+def greedy_smollm2(entry: DeviceEntry) -> str:
+    """The real model's greedy ids equal the host device's, where its file is at hand."""
+    fetch = importlib.import_module("packages.smollm2_135m.fetch")
+    path = fetch.locate(download=False)
+    plan = importlib.import_module("packages.select").open_plan([str(path).encode()])
+    wanted, found = _ids(plan, find("CPU").device, 64), _ids(plan, entry.device, 64)
+    assert found == wanted, f"ids {found}, the host device has {wanted}"
+    return f"{len(found)} ids equal: {plan.tokenizer.decode(found[:12])!r}..."
+
+
+def repeats(entry: DeviceEntry, device_name: str, twin: str) -> str:
+    """The same pass gives the same bits every time."""
+    plan = importlib.import_module("packages.synthetic").synthetic_plan(twin)
+    model = _open(plan, entry.device)
+    first: bytes | None = None
+    for index in range(N_REPEATS[device_name]):
+        session = model.create_session()
+        evaluation = evaluate(model, [Work(session, PROMPT, "all")])
+        bits = evaluation.rows[0].tobytes()
+        evaluation.roll_back()
+        session.free()
+        assert first in (None, bits), f"pass {index} has other bits than the first"
+        first = bits
+    model.close()
+    return f"{N_REPEATS[device_name]} passes, equal bits"
+
+
+def memory(device: Device) -> str:
+    """Opening and closing a model gives its memory back."""
+    plan = importlib.import_module("packages.synthetic").synthetic_plan(TWINS[1])
+    _open(plan, device).close()
+    before = device.memory_info().free_bytes
+    for _ in range(5):
+        _open(plan, device).close()
+    lost = before - device.memory_info().free_bytes
+    if device.kind == "gpu":
+        assert lost <= MEMORY_SLACK_BYTES, f"{lost} bytes less free after 5 models"
+    return f"{lost} bytes less free after 5 models"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and print the report; 0 when everything passed."""
+    parser = argparse.ArgumentParser(prog="engine.selftest", description="Self-test of a device.")
+    parser.add_argument("--device", choices=sorted(NAMES), default="cuda")
+    parser.add_argument("--json", type=Path, help="write the report here too")
+    parser.add_argument("--no-kernels", action="store_true", help="models only")
+    options = parser.parse_args(arguments)
+    results = run_all(options.device, with_kernels=not options.no_kernels)
+    for result in results:
+        mark = "ok" if result.passed else "FAILED"
+        print(f"{mark:6}  {result.name:34} {result.seconds:8.2f} s  {result.detail}")
+    if options.json:
+        report = {"device": options.device, "results": [asdict(result) for result in results]}
+        options.json.write_text(json.dumps(report, indent=1))
+    return 0 if all(result.passed for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
