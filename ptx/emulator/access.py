@@ -4,8 +4,7 @@ It must not know instruction syntax. Every load and store of the families goes t
 and so every rule of the sanitiser about memory is applied in this file.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ class Access:
         self.strong = strong
         self._steps = np.arange(n)
         self._shift = width.bit_length() - 1
-        self._last: Block | None = None
 
     def load(self, sel: Sel, address: Array) -> tuple[Array, Array | None]:
         """Raw cells [lanes, n], and which lanes hold bytes that nobody wrote (None: all did)."""
@@ -134,10 +132,8 @@ class Access:
         if not len(address):
             return
         low, high = int(address.min()), int(address.max())
-        block = self._last
         memory: Memory = self.state.memory
-        if block is None or not block.base <= low < block.end:
-            block = self._last = memory.at(low)
+        block = memory.at(low)
         if block is not None and high + self.total <= block.end:
             yield where, block, (address - np.uint64(block.base)).astype(np.int64) >> self._shift
             return
@@ -151,8 +147,7 @@ class Access:
     ) -> Iterator[Part]:
         """Accesses that touch more than one allocation, or none."""
         blocks = memory.blocks()
-        bases = [block.base for block in blocks]
-        starts = np.array([*bases, 2**63], np.uint64)
+        starts = np.array([*(block.base for block in blocks), 2**63], np.uint64)
         at = np.searchsorted(starts, address, side="right") - 1
         ends = np.array([*(block.end for block in blocks), 0], np.uint64)
         bad = (at < 0) | (address + np.uint64(self.total) > ends[at])
@@ -163,10 +158,6 @@ class Access:
             raise Fault("bounds", f"{self.total} bytes are not inside one allocation",
                         lanes[bad], first, name, offset)
         for number in np.unique(at):
-            chosen = at == number
-            block = blocks[bisect_right(bases, bases[number]) - 1]
+            chosen, block = at == number, blocks[number]
             offset64 = (address[chosen] - np.uint64(block.base)).astype(np.int64)
             yield numbers[chosen], block, offset64 >> self._shift
-
-
-AddressOf = Callable[[Sel], Array]

@@ -47,6 +47,29 @@ def test_a_stale_table_is_told_and_written_anew(tmp_path, monkeypatch, capsys):
     assert inventory.main(["--list"]) == 2
 
 
+def test_measured_cells_stay_while_the_text_of_a_kernel_stands(tmp_path, monkeypatch):
+    path = tmp_path / "asm-inventory.md"
+    monkeypatch.setattr(inventory, "TABLE", path)
+    rows = [line for line in table().splitlines() if line.startswith("| `rmsnorm/portable`")]
+    assert rows[0].endswith(" | - | - | - | - | - | - | - | - |"), "nothing is known without a file"
+    digest = rows[0].split("`")[3]
+    measured = f"| `rmsnorm/portable` | `{digest}` | 13.0.88 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |"
+    path.write_text(table().replace(rows[0], measured))
+    assert measured in table()
+    assert inventory.main(["--check"]) == 0
+    monkeypatch.setattr(inventory, "text_of", lambda op, kernel, dims: "another text")
+    assert inventory.main(["--check"]) == 1
+    assert "13.0.88" not in table()
+
+
+def test_without_ptxas_the_table_is_written_with_dashes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(inventory, "TABLE", tmp_path / "asm-inventory.md")
+    monkeypatch.setattr(inventory, "find_ptxas", lambda: None)
+    assert inventory.main([]) == 0
+    assert "no ptxas: changed kernels stay unmeasured" in capsys.readouterr().err
+    assert inventory.TABLE.read_text(encoding="utf-8") == table()
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_each_contract_has_its_five_parts_and_names_the_parameters(name):
     text = (inventory.PTX / name / "op.py").read_text(encoding="utf-8").split('"""')[1]

@@ -1,7 +1,7 @@
 """Owns what the GPU tests plant: kernels that fault, and the process that lives through a fault.
 
-`python -m tests.gpu.planted <fault>` runs one on the first card and prints, as JSON, what the
-process was told before, at and after it. A process of its own, because the card's context is lost.
+`python planted.py <fault>` runs one on the first card and prints, as JSON, what the process was
+told at the fault and after it. A process of its own, because the card's context is lost.
 """
 
 import json

@@ -1,15 +1,18 @@
-"""Owns the one command for a GPU host: `python -m tests.gpu.run_on_device [pytest arguments]`.
+"""Owns the one command for a GPU host: `PYTHONPATH=. python tests/gpu/run_on_device.py`.
 
-It runs every test marked `gpu` of the ops and of this folder, then prints what the card does in a
-few seconds: copies, launches, graph replay. Numbers are printed, never judged. The exit code is
-that of the tests. It needs numpy, jinja2, pytest, pytest-timeout, tokenizers and cuda-bindings.
+Arguments go to pytest instead of the folders. It runs every test marked `gpu` of the ops and of this
+folder, then prints what the card does in a few seconds: copies, launches, graph replay. Numbers are
+printed, never judged. The exit code is that of the tests. It needs numpy, jinja2, pytest,
+pytest-timeout, tokenizers and cuda-bindings.
 """
 
 import statistics
 import sys
 import time
+import types
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +20,9 @@ from ptx.devices import cuda
 from ptx.devices.cuda import CudaDevice
 from ptx.devices.nvml import read_facts
 from ptx.op import Launch
-from tests.gpu.planted import HEAD
 
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = ".version 7.0\n.target sm_70\n.address_size 64\n"
 GIB = 1 << 30
 N_LAUNCHES, N_NODES, N_REPEATS = 20_000, 600, 20
 EMPTY = ".visible .entry empty(.param .u64 x, .param .u32 n)\n{ ret; }\n"
@@ -31,6 +35,10 @@ def main(arguments: list[str]) -> int:
     if isinstance(found, str):
         print(f"no card: {found}")
         return 1
+    # A package of that name among the host's own would hide our folder.
+    tests = types.ModuleType("tests")
+    tests.__path__ = [str(ROOT / "tests")]
+    sys.modules["tests"] = tests
     code = pytest.main(
         ["-m", "gpu", "-p", "no:cacheprovider", "-rfEs", *(arguments or FOLDERS)]
     )
@@ -53,7 +61,8 @@ def compiling(device: CudaDevice) -> list[tuple[str, str]]:
     for nth in ("first", "second"):
         start = time.perf_counter()
         device._load(f"{HEAD}// {nth} {time.time_ns()}\n{EMPTY}", "empty", "empty")
-        rows.append((f"compile a small text, {nth}", f"{(time.perf_counter() - start) * 1e3:.1f} ms"))
+        milliseconds = (time.perf_counter() - start) * 1e3
+        rows.append((f"compile a small text, {nth}", f"{milliseconds:.1f} ms"))
     return rows
 
 
@@ -96,7 +105,8 @@ def launching(device: CudaDevice) -> list[tuple[str, str]]:
         device._run(kernel, launch, [x.address, 1], [], "empty")
 
     rows = []
-    for name, held in (("context pushed each time", nullcontext()), ("context held", device.context)):
+    holds = {"context pushed each time": nullcontext(), "context held": device.context}
+    for name, held in holds.items():
         run()
         device.synchronize()
         with held:

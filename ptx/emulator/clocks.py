@@ -1,0 +1,119 @@
+"""Owns what each warp knows of the others: vector clocks, moved on by barriers, fences and flags.
+
+It must not know memory contents. `known[c, w, v]` is the newest step of warp v of CTA c that warp w
+has seen finished; a warp's entry of its own is one less than its clock, because its lanes do not
+see each other's newest accesses either. `grid` is the same between whole CTAs, for global memory.
+"""
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from ptx.emulator.lanes import Lanes, Sel
+from ptx.numerics import Array
+
+
+class Clocks:
+    """Clocks of a batch; `among_ctas` keeps those between CTAs, for kernels that use flags."""
+
+    def __init__(self, lanes: Lanes, among_ctas: bool) -> None:
+        self.lanes = lanes
+        n, w = lanes.n_ctas, lanes.n_warps
+        self.known = np.zeros((n, w, w), np.int32)
+        self.grid = np.zeros((n, n) if among_ctas else (1, 1), np.int32)
+        self.among_ctas = among_ctas
+        self._identity = np.eye(w, dtype=np.int32)
+        self.reset()
+
+    def reset(self) -> None:
+        """All clocks at one: nobody has seen anybody's first step."""
+        self.known.fill(0)
+        self.grid.fill(0)
+        # What a warp knew at its last fence, and what it may learn at its next one.
+        self._fenced: dict[tuple[int, int], tuple[Array, Array]] = {}
+        self._pending: dict[tuple[int, int], tuple[Array, Array]] = {}
+        self._flags: dict[Hashable, tuple[dict[int, Array], Array]] = {}
+
+    def warps(self, sel: Sel) -> list[tuple[int, int]]:
+        """The (CTA, warp) pairs of selected lanes."""
+        numbers = np.unique(self.lanes.global_warp[sel])
+        return [divmod(int(n), self.lanes.n_warps) for n in numbers]
+
+    def step_warps(self, sel: Sel) -> None:
+        """The lanes of these warps see each other's accesses: bar.warp.sync."""
+        numbers = np.unique(self.lanes.global_warp[sel])
+        cta, warp = np.divmod(numbers, self.lanes.n_warps)
+        self.known[cta, warp, warp] += 1
+
+    def own(self, cta: int, warp: int) -> Array:
+        """What a warp knows, its own steps included."""
+        row: Array = self.known[cta, warp] + self._identity[warp]
+        return row
+
+    def join(self, cta: int, warp: int, row: Array) -> None:
+        """A warp learns what `row` says."""
+        np.maximum(self.known[cta, warp], row, out=self.known[cta, warp])
+
+    def join_all(self, ctas: Array) -> None:
+        """All warps of these CTAs learn everything: a barrier of the whole CTA."""
+        newest = (self.known[ctas] + self._identity).max(axis=1)
+        self.known[ctas] = newest[:, None, :]
+
+    def _grid_row(self, cta: int) -> Array:
+        row: Array = self.grid[cta if self.among_ctas else 0].copy()
+        if self.among_ctas:
+            row[cta] += 1
+        return row
+
+    def fence(self, sel: Sel) -> None:
+        """A fence of selected lanes: what came before may be published, what was read is seen."""
+        for cta, warp in self.warps(sel):
+            key = cta, warp
+            if key in self._pending:
+                self._learn(cta, warp, *self._pending.pop(key))
+            self._fenced[key] = self.own(cta, warp), self._grid_row(cta)
+            self.known[cta, warp, warp] += 1
+            if self.among_ctas:
+                self.grid[cta, cta] += 1
+
+    def _learn(self, cta: int, warp: int, row: Array, grid: Array) -> None:
+        self.join(cta, warp, row)
+        if self.among_ctas:
+            np.maximum(self.grid[cta], grid, out=self.grid[cta])
+
+    def strong(
+        self, sel: Sel, place: Hashable, places: Array, reads: bool, writes: bool, order: str
+    ) -> None:
+        """Atomic or ordered accesses to `places` of a store: flags that carry knowledge."""
+        if order in ("release", "acq_rel"):
+            self.fence(sel)
+        if not self._fenced and not self._flags:
+            return
+        warps = self.lanes.global_warp[sel].astype(np.int64)
+        for number, at in {*zip(warps.tolist(), places.tolist(), strict=True)}:
+            cta, warp = divmod(number, self.lanes.n_warps)
+            if reads:
+                self._acquire(cta, warp, (place, at), order in ("acquire", "acq_rel"))
+            if writes:
+                self._release(cta, warp, (place, at))
+
+    def _acquire(self, cta: int, warp: int, key: Hashable, at_once: bool) -> None:
+        if key not in self._flags:
+            return
+        rows, grid = self._flags[key]
+        row = rows.get(cta, np.zeros(self.lanes.n_warps, np.int32))
+        if at_once:
+            self._learn(cta, warp, row, grid)
+            return
+        old = self._pending.get((cta, warp))
+        if old is not None:
+            row, grid = np.maximum(row, old[0]), np.maximum(grid, old[1])
+        self._pending[cta, warp] = row, grid
+
+    def _release(self, cta: int, warp: int, key: Hashable) -> None:
+        if (cta, warp) not in self._fenced:
+            return
+        row, grid = self._fenced[cta, warp]
+        rows, old = self._flags.get(key, ({}, np.zeros_like(grid)))
+        rows[cta] = np.maximum(rows[cta], row) if cta in rows else row
+        self._flags[key] = rows, np.maximum(old, grid)
