@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from engine.records import ModelPlan
-from ptx.device import Device
+from ptx.device import Device, DeviceError
 
 F32_BYTES = 4
 I32_BYTES = 4
@@ -39,7 +39,10 @@ def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int, max_rows: int) -> M
 
 def check_fits(needs: MemoryPlan, device: Device) -> None:
     """Raise RuntimeFailure with the arithmetic when the device has less free than needed."""
-    free = device.memory_info().free_bytes
+    try:
+        free = device.memory_info().free_bytes
+    except DeviceError as error:
+        raise RuntimeFailure(f"context: {error}") from None
     if needs.total_bytes > free:
         raise RuntimeFailure(
             f"context: needs {_gib(needs.total_bytes)} GiB (weights {_gib(needs.weights_bytes)}, "

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import cast
 
 from engine.errors import InvalidArgument, RuntimeFailure
-from ptx.device import Device, DeviceError
+from ptx.device import Device, DeviceError, MemoryInfo
 from ptx.devices import cuda
 from ptx.devices.blas import limit_threads
 from ptx.devices.host import HostDevice
@@ -35,6 +35,13 @@ class DeviceEntry:
     def device(self) -> Device:
         """The device itself; RuntimeFailure when it cannot be opened."""
         return _opened(self.name)
+
+    def memory_info(self) -> MemoryInfo:
+        """Free and total bytes; none of either on a device that is lost or cannot be opened."""
+        try:
+            return self.device.memory_info()
+        except (DeviceError, RuntimeFailure):
+            return MemoryInfo(0, 0)
 
 
 @lru_cache(maxsize=1)

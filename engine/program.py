@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ from engine.artifacts.bf16 import round_to_bf16, widen_bf16
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from engine.records import ModelPlan, Step
-from ptx.device import Buffer, Device, DeviceError
+from ptx.device import Buffer, Device
+from ptx.op import PtxError
 
 MAX_ROWS = 512
 # Attention's table grows in these steps, so that few shapes are ever seen.
@@ -25,8 +27,23 @@ TABLE_STEP = 512
 INDEX_INPUTS = ("ids", "positions", "slots", "seq_of_token", "rows")
 SEQUENCE_INPUTS = ("starts", "state_in", "state_out")
 
+P = ParamSpec("P")
+R = TypeVar("R")
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
+
+
+def _refuses(method: Callable[P, R]) -> Callable[P, R]:
+    """Device trouble, a lost device included, is a refusal of the call that met it."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except PtxError as error:
+            raise RuntimeFailure(f"device: {error}") from None
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,7 @@ class Program:
                 name: device.allocate((MAX_ROWS,), "i32", name) for name in INDEX_INPUTS
             }
             self._fixed = self._load_weights(plan, progress)
-        except DeviceError as error:
+        except PtxError as error:
             raise RuntimeFailure(f"context: {error}") from None
 
     def _new(self, shape: tuple[int, ...], name: str) -> Buffer:
@@ -108,6 +125,7 @@ class Program:
             fixed[f"v_cache.{layer}"] = v_rows
         return fixed
 
+    @_refuses
     def run(self, chunk: Chunk) -> tuple[F32, F32 | None]:
         """Logits [n_rows, V] of the rows that want them, and the hidden rows of a stage that gives
         them; KV rows and recurrent state are written for all."""
@@ -187,26 +205,31 @@ class Program:
 
     # Recurrent state and cache rows that move
 
+    @_refuses
     def read_slot(self, slot: int) -> dict[str, F32]:
         """A copy of one slot of every recurrent state array."""
         return {name: self._device.download(state[slot]) for name, state in self.states.items()}
 
+    @_refuses
     def write_slot(self, slot: int, arrays: Mapping[str, F32]) -> None:
         """Store one slot of every recurrent state array."""
         for name, state in self.states.items():
             self._device.upload(state[slot], arrays[name])
 
+    @_refuses
     def copy_page(self, source: int, target: int) -> None:
         """Copy one page's K and V rows in every layer."""
         for rows in self._kv.values():
             for cache in rows:
                 self._device.copy(cache[_page(source)], cache[_page(target)])
 
+    @_refuses
     def read_rows(self, layer: int, which: int, cells: I32) -> F32:
         """K (which 0) or V (which 1) rows of a layer: float32 [len(cells), G, E]."""
         cache = self._kv[layer][which]
         return np.concatenate([self._device.download(cache[run]) for run in _runs(cells)])
 
+    @_refuses
     def write_rows(self, layer: int, which: int, cells: I32, rows: F32) -> None:
         """Store K or V rows at the given cells."""
         cache = self._kv[layer][which]

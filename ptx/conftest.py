@@ -157,8 +157,11 @@ def _gpus(target: str) -> list[Any]:
 
 @cache
 def _gpu() -> Any:
-    from ptx.devices.cuda import CudaDevice
+    from ptx.devices.cuda import CudaDevice, available
 
+    found = available()
+    if isinstance(found, str):
+        pytest.skip(found)
     return CudaDevice()
 
 

@@ -31,7 +31,7 @@ def skippy_backend_device_at(index: int, out_device: Any, out_error: Any) -> Non
     if index >= len(inventory()):
         raise InvalidArgument(f"index: device {index} of {len(inventory())}")
     entry = inventory()[index]
-    memory = entry.device.memory_info()
+    memory = entry.memory_info()
     device = ffi.new("struct skippy_backend_device *")
     device.version = DEVICE_VERSION
     device.name, device.description = _STRINGS[index]

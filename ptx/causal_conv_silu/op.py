@@ -13,7 +13,7 @@ rounding  float32 arithmetic; the order of the sum is free and the same for ever
           holds bits of u
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="causal_conv_silu",
@@ -30,8 +30,16 @@ OP = Op(
         Param("S", "u32"),
     ),
     tolerance="f32_elementwise",
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(-(-dims["C"] // 128), dims["S"]), block=128),
+            constants=lambda dims: {"n_taps": dims["W"]},
+        ),
+    ),
     requires={
         "one more cell in starts than sequences": lambda dims: dims["S+1"] == dims["S"] + 1,
         "one column fewer in state than taps in w": lambda dims: dims["W-1"] == dims["W"] - 1,
     },
+    examples=({"T": 1, "C": 10240, "W": 4, "W-1": 3, "S": 1, "S+1": 2, "P": 2},),
 )

@@ -31,8 +31,8 @@ def _case(n_tokens, n_channels=33, n_taps=4, seed=0):
 
 
 def _one_call(case):
-    return {**case.rows, **case.fixed, "starts": [0, case.n_tokens], "state_in": [0],
-            "state_out": [0], "state": case.start[None]}
+    return {**case.rows, **case.fixed, "starts": np.array([0, case.n_tokens]),
+            "state_in": np.array([0]), "state_out": np.array([0]), "state": case.start[None]}
 
 
 def _plain(case):
@@ -50,11 +50,7 @@ def _plain(case):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("n_tokens", [1, 2, 33])
 def test_against_float64(bench, shape, n_tokens):
-    args = _one_call(_case(n_tokens, *shape))
-    args["starts"], args["state_in"], args["state_out"] = map(
-        np.array, (args["starts"], args["state_in"], args["state_out"])
-    )
-    bench.check(OP, **args)
+    bench.check(OP, **_one_call(_case(n_tokens, *shape)))
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (33, 4), (5, 7)], ids=str)
@@ -167,3 +163,30 @@ def test_far_ends_are_silent_and_right():
 def test_shapes_that_do_not_fit_are_refused(bench, change, message):
     with pytest.raises(OpError, match=message):
         bench.run(OP, **{**_one_call(_case(2)), "y": np.zeros((2, 33)), **change})
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (129, 4), (33, 7)], ids=str)
+@pytest.mark.parametrize("n_tokens", [1, 5])
+def test_kernels(kernels, shape, n_tokens):
+    for bench in kernels(OP):
+        bench.check(OP, **_one_call(_case(n_tokens, *shape)))
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2, 3, 4])
+def test_kernels_keep_the_last_raw_columns(kernels, n_tokens):
+    for bench in kernels(OP):
+        test_against_a_plain_loop(bench, n_tokens, (33, 4))
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (33, 4)], ids=str)
+def test_no_split_changes_a_bit_in_kernels(kernels, shape):
+    for bench in kernels(OP):
+        test_no_split_changes_a_bit_at_other_shapes(bench, shape)
+
+
+def test_sequences_of_a_kernel_are_apart(kernels):
+    for bench in kernels(OP):
+        test_a_batch_changes_no_bit(bench)
+        test_two_sequences_may_begin_from_one_slot(bench)
+        test_accepted_columns_run_again_leave_the_state_of_the_straight_run(bench, 2)
+        test_a_nan_stays_in_its_sequence(bench)

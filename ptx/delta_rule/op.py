@@ -17,7 +17,7 @@ rounding  float32 arithmetic, S included; the order of sums is free and the same
           so that no split of a sequence into calls changes a bit of o or state
 """
 
-from ptx.op import Dims, Op, Param, buf
+from ptx.op import Dims, Kernel, Launch, Op, Param, buf
 
 
 def key_heads_divide(dims: Dims) -> bool:
@@ -44,8 +44,20 @@ OP = Op(
         Param("S", "u32"),
     ),
     tolerance="f32_reduction",
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(-(-dims["Dv"] // 8), dims["Nv"], dims["S"]), block=256),
+            constants=lambda dims: {
+                "entry": "delta_rule", "n_parts": -(-dims["Dk"] // 32), "chunked": False
+            },
+        ),
+    ),
     requires={
         "one more cell in starts than sequences": lambda dims: dims["S+1"] == dims["S"] + 1,
         "C = 2 Nk Dk + Nv Dv with Nk dividing Nv": key_heads_divide,
     },
+    examples=(
+        {"T": 1, "C": 10240, "Nv": 48, "Dv": 128, "Dk": 128, "S": 1, "S+1": 2, "P": 2},
+    ),
 )

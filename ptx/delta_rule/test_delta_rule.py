@@ -207,3 +207,39 @@ def test_a_nan_stays_in_its_sequence(bench):
 def test_shapes_that_do_not_fit_are_refused(bench, change, message):
     with pytest.raises(OpError, match=message):
         bench.run(OP, **{**_one_call(_case(2)), "o": np.zeros((2, 6, 16)), **change})
+
+
+# Kernels
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "heads"),
+    [(1, (1, 1, 1, 1)), (5, (3, 3, 5, 7)), (4, (2, 4, 7, 3)), (17, TINY), (2, (1, 3, 65, 9)),
+     (3, (1, 2, 128, 128))],
+    ids=str,
+)
+def test_kernels(kernels, n_tokens, heads):
+    for bench in kernels(OP):
+        bench.check(OP, **_one_call(_case(n_tokens, heads)))
+
+
+def test_kernels_do_what_is_said_by_hand(kernels):
+    for bench in kernels(OP):
+        test_one_step_by_hand(bench)
+        test_the_constant_is_added_to_the_sum_of_squares(bench)
+        test_neighbouring_value_heads_share_a_key_head(bench)
+        test_an_infinite_decay_forgets(bench)
+
+
+@pytest.mark.parametrize("heads", [(2, 4, 7, 3), (1, 2, 33, 1)], ids=str)
+def test_no_split_changes_a_bit_in_kernels(kernels, heads):
+    for bench in kernels(OP):
+        test_no_split_changes_a_bit_at_other_heads(bench, heads)
+
+
+def test_sequences_of_a_kernel_are_apart(kernels):
+    for bench in kernels(OP):
+        test_a_batch_changes_no_bit(bench)
+        test_two_sequences_may_begin_from_one_slot(bench)
+        test_accepted_columns_run_again_leave_the_state_of_the_straight_run(bench, 2)
+        test_a_nan_stays_in_its_sequence(bench)

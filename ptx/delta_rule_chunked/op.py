@@ -17,11 +17,21 @@ rounding  float32 arithmetic, the order of sums is free; a token's bits depend o
 """
 
 from ptx.delta_rule.op import OP as DELTA_RULE
-from ptx.op import Op, Param
+from ptx.op import Kernel, Launch, Op, Param
 
 OP = Op(
     name="delta_rule_chunked",
     params=(*DELTA_RULE.params, Param("chunk", "u32")),
     tolerance="f32_reduction",
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(-(-dims["Dv"] // 8), dims["Nv"], dims["S"]), block=256),
+            constants=lambda dims: {
+                "entry": "delta_rule_chunked", "n_parts": -(-dims["Dk"] // 32), "chunked": True
+            },
+        ),
+    ),
     requires=DELTA_RULE.requires,
+    examples=DELTA_RULE.examples,
 )

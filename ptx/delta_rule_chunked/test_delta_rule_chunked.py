@@ -128,3 +128,18 @@ def test_shapes_that_do_not_fit_are_refused(bench):
     case.rows["qkv"] = np.zeros((2, 161))
     with pytest.raises(OpError, match=r"needs C = 2 Nk Dk \+ Nv Dv with Nk dividing Nv"):
         run_pieces(bench, case, [2])
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 64])
+def test_kernels_agree_with_the_recurrence(kernels, chunk):
+    case = _case(9, chunk)
+    for bench in kernels(OP):
+        _assert_near(run_pieces(bench, case, [9]), _wide(case))
+        _assert_near(run_pieces(bench, case, [2, 6, 1]), _wide(case))
+
+
+def test_sequences_of_a_kernel_are_apart(kernels):
+    cases = [_case(n, 4, seed=n) for n in (1, 5, 3)]
+    for bench in kernels(OP):
+        for case, got in zip(cases, run_batch(bench, cases, seed=1), strict=True):
+            _assert_near(got, _wide(case))

@@ -127,8 +127,7 @@ class CudaDevice(CompiledDevice):
         return np.asarray(_Pinned(Handle(self.context, "cuMemFreeHost", address), shape, dtype))
 
     def upload_async(self, buffer: DeviceBuffer, cells: Array) -> None:
-        """Start a copy from a `pinned` array of the buffer's shape and dtype, left alone until
-        the device has got that far."""
+        """Start a copy from a `pinned` array, which must stand until the device has got there."""
         address = self._pinned_address("upload_async", buffer, cells)
         with self.context as context:
             context.call(
@@ -171,7 +170,8 @@ class CudaDevice(CompiledDevice):
             start(
                 context, kernel, launch, values, self._stream.value, self.facts.max_shared_bytes
             )
-            context.recent.append(name)
+            if self._graph is None:
+                context.recent.append(name)
 
     def _allocate(self, n_bytes: int, name: str) -> int:
         with self.context as context:

@@ -9,7 +9,7 @@ rounding  float32 arithmetic; the order of the sum is free and does not depend o
           below the smallest normal may be zero
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="gated_rmsnorm",
@@ -23,4 +23,6 @@ OP = Op(
         Param("eps", "f32"),
     ),
     tolerance="f32_reduction",
+    kernels=(Kernel("portable", lambda dims: Launch(grid=(dims["T"], dims["Nv"]), block=32)),),
+    examples=({"T": 1, "Nv": 48, "Dv": 128},),
 )

@@ -73,4 +73,30 @@ def test_output_may_be_an_input(bench, name):
     for n, buffer in buffers.items():
         bench.device.upload(buffer, inputs[n])
     bench.device.launch(OP, **buffers, y=buffers[name], eps=1e-6)
-    assert buffers[name].tobytes() == bench.run(OP, **inputs)["y"].tobytes()
+    got = bench.device.download(buffers[name])
+    assert got.tobytes() == bench.run(OP, **inputs)["y"].tobytes()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 6, 16), (2, 5, 7), (1, 3, 65)], ids=str)
+def test_kernels(kernels, shape):
+    for bench in kernels(OP):
+        bench.check(OP, **_inputs(*shape))
+
+
+def test_kernels_rows_alone(kernels):
+    for bench in kernels(OP):
+        bench.check_rows_alone(OP, ("o", "z"), **_inputs(4, 3, 65))
+
+
+def test_kernels_give_zeros_and_the_far_ends(kernels):
+    z = np.array([[[-3e38, -1000, -90, 0, 90, 1000, 1e30]]], np.float32)
+    for bench in kernels(OP):
+        test_a_closed_gate_and_a_head_of_zeros_give_zero(bench)
+        y = bench.run(OP, o=np.ones_like(z), z=z, w=np.ones(7), eps=1e-6)["y"]
+        assert y.ravel() == pytest.approx([0, 0, 0, 0, 90, 1000, 1e30], rel=1e-5, abs=1e-36)
+
+
+@pytest.mark.parametrize("name", ["o", "z"])
+def test_output_of_a_kernel_may_be_an_input(kernels, name):
+    for bench in kernels(OP):
+        test_output_may_be_an_input(bench, name)

@@ -9,7 +9,7 @@ effects   writes all of g and beta; no overlap
 rounding  float32 arithmetic; a result below the smallest normal may be zero
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="gdn_gates",
@@ -24,4 +24,8 @@ OP = Op(
         Param("Nv", "u32"),
     ),
     tolerance="f32_elementwise",
+    kernels=(
+        Kernel("portable", lambda dims: Launch(grid=(dims["T"], -(-dims["Nv"] // 64)), block=64)),
+    ),
+    examples=({"T": 1, "Nv": 48},),
 )

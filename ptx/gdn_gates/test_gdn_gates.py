@@ -75,3 +75,45 @@ def test_a_decay_is_never_a_growth(bench):
     inputs = _inputs(65, 63)
     inputs["a"] = 40 * inputs["a"]
     assert (bench.run(OP, **inputs)["g"] <= 0).all()
+
+
+@pytest.mark.parametrize(("n_tokens", "n_value_heads"), [(1, 1), (1, 48), (3, 6), (5, 65)])
+def test_kernels(kernels, n_tokens, n_value_heads):
+    for bench in kernels(OP):
+        bench.check(OP, **_inputs(n_tokens, n_value_heads))
+
+
+def test_kernels_rows_alone(kernels):
+    inputs = _inputs(4, 65)
+    del inputs["g"], inputs["beta"]
+    for bench in kernels(OP):
+        bench.check_rows_alone(OP, ("a", "b"), **inputs)
+
+
+def test_kernels_over_the_whole_range(kernels):
+    # Each cell by itself, so that a large neighbour cannot hide its error.
+    a = np.concatenate([np.linspace(-87, 20, 400), [-1e-30, 1e-30, 0.5, 88, 1e4, 1e30]])
+    a = np.repeat(a[:, None], 5, axis=1).astype(np.float32)
+    a_log = np.array([-10, -1, 0, 3, 17], np.float32)
+    wide = a.astype(np.float64)
+    want_g = -np.exp(a_log.astype(np.float64)) * np.logaddexp(0, wide)
+    want_beta = 1 / (1 + np.exp(-wide))
+    normal = np.abs(want_g) >= np.finfo(np.float32).tiny
+    for bench in kernels(OP):
+        got = bench.run(OP, a=a, b=a, a_log=a_log, dt_bias=np.zeros(5))
+        assert np.max(np.abs(got["g"] - want_g)[normal] / np.abs(want_g)[normal]) < 8e-7
+        assert np.max(np.abs(got["beta"] - want_beta) / want_beta) < 4e-7
+
+
+def test_far_ends_of_kernels(kernels):
+    a = np.array([[-1e30, -1000, -80, -40, 0, 25, 1000, 1e30, np.nan]], np.float32)
+    zero = np.zeros(9)
+    small, middle = math.exp(-80), math.exp(-40)
+    want_g = [0, 0, small, middle, math.log(2), 25, 1000, 1e30]
+    want_beta = [0, 0, small, middle, 0.5, 1, 1, 1]
+    for bench in kernels(OP):
+        got = bench.run(OP, a=a, b=a, a_log=zero, dt_bias=zero)
+        assert -got["g"][0, :8] == pytest.approx(want_g, rel=1e-6, abs=1e-40)
+        assert got["beta"][0, :8] == pytest.approx(want_beta, rel=1e-6, abs=1e-40)
+        assert np.isnan([got["g"][0, 8], got["beta"][0, 8]]).all()
+        test_values_by_hand(bench)

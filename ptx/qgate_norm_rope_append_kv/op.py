@@ -15,7 +15,7 @@ rounding  angle, cos and sin in f64, rounded to f32 once; then float32 arithmeti
           the mean's sum is free and does not depend on T; gate and v_cache hold bits of qg and v
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="qgate_norm_rope_append_kv",
@@ -39,8 +39,12 @@ OP = Op(
         Param("eps", "f32"),
     ),
     tolerance="f32_reduction",
+    kernels=(
+        Kernel("portable", lambda dims: Launch(grid=(dims["T"], dims["H"] + dims["G"]), block=32)),
+    ),
     requires={
         "heads of qg twice as wide as those of q": lambda dims: dims["2E"] == 2 * dims["E"],
         "2 J <= E": lambda dims: 2 * dims["J"] <= dims["E"],
     },
+    examples=({"T": 1, "H": 24, "G": 4, "E": 256, "2E": 512, "J": 32, "C": 2048},),
 )

@@ -152,3 +152,31 @@ def test_rows_do_not_depend_on_the_batch_or_the_slot(bench, shape):
 def test_shapes_that_do_not_fit_are_refused(bench, change, message):
     with pytest.raises(OpError, match=message):
         bench.run(OP, **{**_inputs(2, 3, 1, 6, 3), **change})
+
+
+@pytest.mark.parametrize("shape", [*SHAPES[:3], (3, 2, 1, 6, 3), (2, 3, 2, 72, 34)], ids=str)
+def test_kernels(kernels, shape):
+    for bench in kernels(OP):
+        bench.check(OP, **_inputs(*shape))
+
+
+def test_far_positions_in_kernels(kernels):
+    inputs = _inputs(6, 2, 1, 80, 32)
+    inputs["positions"] = np.array([262143, 262142, 131072, 1, 0, 2**31 - 1])
+    # Beside the real frequencies, angles near every quarter turn.
+    inputs["inv_freq"] = np.concatenate([1e7 ** (-np.arange(16) / 16), np.arange(16) * np.pi / 4])
+    for bench in kernels(OP):
+        bench.check(OP, **inputs)
+
+
+def test_kernels_do_what_is_said_by_hand(kernels):
+    for bench in kernels(OP):
+        test_a_quarter_turn_by_hand(bench)
+        test_writes_the_named_rows_and_no_others(bench)
+        test_the_gate_of_a_head_is_its_own_and_reaches_no_query(bench)
+        test_components_behind_the_rotary_width_ignore_the_position(bench)
+
+
+def test_rows_of_kernels_do_not_depend_on_the_batch_or_the_slot(kernels):
+    for bench in kernels(OP):
+        test_rows_do_not_depend_on_the_batch_or_the_slot(bench, (3, 1, 10, 3))

@@ -6,7 +6,7 @@ effects   reads and writes all of x; x does not overlap gate
 rounding  float32 arithmetic; a result below the smallest normal may be zero
 """
 
-from ptx.op import Op, Param, buf
+from ptx.op import Kernel, Launch, Op, Param, buf
 
 OP = Op(
     name="sigmoid_gate",
@@ -17,4 +17,8 @@ OP = Op(
         Param("N", "u32"),
     ),
     tolerance="f32_elementwise",
+    kernels=(
+        Kernel("portable", lambda dims: Launch(grid=-(-dims["T"] * dims["N"] // 256), block=256)),
+    ),
+    examples=({"T": 1, "N": 6144},),
 )

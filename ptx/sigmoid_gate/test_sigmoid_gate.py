@@ -49,3 +49,33 @@ def test_small_gates_keep_their_digits(bench):
     gate = np.linspace(-87, -60, 200)[None]
     x = bench.run(OP, gate=gate, x=np.ones((1, 200)))["x"]
     assert x == pytest.approx(1 / (1 + np.exp(-gate.astype(np.float32).astype(float))), rel=1e-6)
+
+
+@pytest.mark.parametrize(("n_tokens", "n_columns"), [(1, 1), (3, 63), (2, 577)])
+def test_kernels(kernels, n_tokens, n_columns):
+    for bench in kernels(OP):
+        bench.check(OP, **_inputs(n_tokens, n_columns))
+
+
+def test_kernels_rows_alone(kernels):
+    for bench in kernels(OP):
+        bench.check_rows_alone(OP, ("gate", "x"), **_inputs(4, 65))
+
+
+def test_kernels_over_the_whole_range(kernels):
+    # Each gate alone in its row, so that a large neighbour cannot hide its error.
+    gate = np.concatenate([np.linspace(-87, 20, 400), [-1e-30, 1e-30, 0.5, 88, 1e4, 1e38]])
+    gate = gate[:, None].astype(np.float32)
+    x = np.random.default_rng(1).standard_normal(gate.shape).astype(np.float32)
+    want = x.astype(np.float64) / (1 + np.exp(-gate.astype(np.float64)))
+    for bench in kernels(OP):
+        got = bench.run(OP, gate=gate, x=x)["x"]
+        assert np.max(np.abs(got - want) / np.abs(want)) < 4e-7
+
+
+def test_far_ends_of_kernels(kernels):
+    gate = np.array([[-3e38, -1000, -90, -0.0, 1000, np.nan]], np.float32)
+    for bench in kernels(OP):
+        x = bench.run(OP, gate=gate, x=np.full_like(gate, 2))["x"][0]
+        assert x[:5] == pytest.approx([0, 0, 2 * math.exp(-90), 1, 2], rel=1e-4, abs=1e-44)
+        assert np.isnan(x[5])

@@ -1,4 +1,7 @@
-"""Protects the `cuda` device on a stand-in: contexts of threads, graphs and events, faults."""
+"""Protects the `cuda` device on a stand-in: contexts of threads, graphs and events, faults.
+
+Long because every public call is tried on every kind of thread and after every kind of fault.
+"""
 
 import gc
 import threading
@@ -188,6 +191,8 @@ def test_a_fault_is_told_once_and_then_refuses_everything(fake, device):
     args = arguments(device)
     calls = every_call(device, args)
     device.synchronize()
+    with device.capture():
+        device.launch(SCALE, **args)
     device.launch(SCALE, **args)
     device.launch(SCALE, **args)
     fake.fail["cuStreamSynchronize"] = "ILLEGAL_ADDRESS"

@@ -67,7 +67,7 @@ def test_parts_restore_a_stage(staged: Staged) -> None:
     transfer.import_recurrent(other, bytearray(state))
     other.set_position(20)
     assert staged.run(other, [5, 6]) == wanted
-    assert transfer.export_full_state(other) == transfer.export_full_state(session)
+    assert transfer.export_recurrent(other) == transfer.export_recurrent(session)
 
 
 def test_whole_state_and_prefix_of_a_stage(staged: Staged) -> None:

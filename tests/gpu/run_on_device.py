@@ -1,8 +1,8 @@
 """Owns the one command for a GPU host: `PYTHONPATH=. python tests/gpu/run_on_device.py`.
 
-Arguments go to pytest instead of the folders. It runs every test marked `gpu` of the ops and of this
-folder, then prints what the card does in a few seconds: copies, launches, graph replay. Numbers are
-printed, never judged. The exit code is that of the tests. It needs numpy, jinja2, pytest,
+Arguments go to pytest instead of the folders. It runs every test marked `gpu` of the ops and of
+this folder, and prints what the card does in some seconds: copies, launches, replays. Numbers
+are printed, never judged. The exit code is that of the tests. It needs numpy, jinja2, pytest,
 pytest-timeout, tokenizers and cuda-bindings.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ptx.device import DeviceError
 from ptx.devices import cuda
 from ptx.devices.cuda import CudaDevice
 from ptx.devices.nvml import read_facts
@@ -30,11 +31,13 @@ FOLDERS = ("tests/gpu", "ptx")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests, then measure; 1 without a card."""
+    """Measure, run the tests, print what was measured; 1 without a card."""
     found = cuda.available()
     if isinstance(found, str):
         print(f"no card: {found}")
         return 1
+    # First, because a test that faults takes the process's card away; printed last, to be seen.
+    rows = measured()
     # A package of that name among the host's own would hide our folder.
     tests = types.ModuleType("tests")
     tests.__path__ = [str(ROOT / "tests")]
@@ -44,15 +47,20 @@ def main(arguments: list[str]) -> int:
     )
     known = read_facts()
     print(f"\ndriver {known.driver if known else 'unknown'}; {'; '.join(map(str, found))}")
-    for name, value in measured(CudaDevice()):
-        print(f"{name:44} {value}")
+    for name, value in rows:
+        print(f"{name:60} {value}")
     return int(code)
 
 
-def measured(device: CudaDevice) -> list[tuple[str, str]]:
-    """Rows of the table."""
-    rows = [*compiling(device), *copying(device), *launching(device)]
-    device.synchronize()
+def measured() -> list[tuple[str, str]]:
+    """Rows of the table; what could not be measured says why."""
+    rows = []
+    try:
+        device = CudaDevice()
+        for part in (compiling, copying, launching):
+            rows += part(device)
+    except DeviceError as error:
+        rows.append(("measuring ended", str(error)))
     return rows
 
 

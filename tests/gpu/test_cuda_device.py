@@ -1,4 +1,7 @@
-"""Protects what only a card can show of the `cuda` device: memory, contexts, graphs, faults."""
+"""Protects what only a card can show of the `cuda` device: memory, contexts, graphs, faults.
+
+Long because one device serves all of it, as in the product.
+"""
 
 import gc
 import json
