@@ -175,7 +175,7 @@ def test_kernels(kernels, shape, n_tokens):
 @pytest.mark.parametrize("n_tokens", [1, 2, 3, 4])
 def test_kernels_keep_the_last_raw_columns(kernels, n_tokens):
     for bench in kernels(OP):
-        test_against_a_plain_loop(bench, n_tokens, (33, 4))
+        test_against_a_plain_loop(bench, (33, 4), n_tokens)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (33, 4)], ids=str)

@@ -39,7 +39,7 @@ class Access:
             index = cells[:, None] + self._steps if self.n > 1 else cells
             part = store.view(self.width)[index]
             bad = None
-            if not getattr(store, "all_valid", False):
+            if not store.all_valid:
                 marks = store.valid_view(self.width)[index] != VALID[self.width]
                 if marks.any():
                     bad = marks.any(axis=1) if self.n > 1 else marks
@@ -63,20 +63,18 @@ class Access:
         """Write raw cells [lanes, n]; lanes in `fresh` copy something that nobody wrote."""
         self._aligned(sel, address)
         for where, store, cells in self._parts(sel, address):
-            self._check_writable(store, sel, where, cells)
+            self.check_writable(store, sel, where, cells)
             self.state.watch(store, sel, where, cells, self.width, self.n, True, self.strong)
             index = cells[:, None] + self._steps if self.n > 1 else cells
             store.view(self.width)[index] = values[where]
             if fresh is not None and fresh[where].any():
                 marks = np.where(fresh[where], VALID[self.width].dtype.type(0), VALID[self.width])
                 store.valid_view(self.width)[index] = marks[:, None] if self.n > 1 else marks
-                if isinstance(store, Block):
-                    store.all_valid = False
-            elif not getattr(store, "all_valid", False):
+                store.all_valid = False
+            elif not store.all_valid:
                 store.valid_view(self.width)[index] = VALID[self.width]
-            written = getattr(store, "written", None)
-            if written is not None:
-                written.view(VALID[self.width].dtype)[index] = VALID[self.width]
+            if store.written is not None:
+                store.written.view(VALID[self.width].dtype)[index] = VALID[self.width]
 
     def cells(self, sel: Sel, address: Array) -> Iterator[Part]:
         """Checked parts of an access, for families that combine reading and writing."""
@@ -85,14 +83,8 @@ class Access:
 
     def check_writable(self, store: Any, sel: Sel, where: Any, cells: Array) -> None:
         """Fault when the kernel may not write there."""
-        self._check_writable(store, sel, where, cells)
-
-    def _check_writable(self, store: Any, sel: Sel, where: Any, cells: Array) -> None:
-        if isinstance(store, Block) and not store.writable and self.state.sanitise:
-            lanes = self.state.lanes.index(sel)[where]
-            offset = int(cells[0]) << self._shift
-            raise Fault("const", "writes memory that the kernel may only read", lanes,
-                        store.base + offset, store.name, offset)
+        if isinstance(store, Block):
+            self.state.check_output(store, sel, where, cells, self.total, self.width)
 
     def _aligned(self, sel: Sel, address: Array) -> None:
         if self.total > 1 and int(np.bitwise_or.reduce(address, initial=0)) & (self.total - 1):

@@ -28,7 +28,7 @@ class Block:
         self.data = np.zeros(-(-max(n_bytes, 1) // CELL) * CELL, np.uint8)
         self.valid = np.zeros(len(self.data), np.uint8)
         self.all_valid = False
-        self.writable = True
+        self.writable = True  # False while a launch has it as an input
         # Set while a launch runs that must write all of the block.
         self.written: Array | None = None
         self.shadow: object = None

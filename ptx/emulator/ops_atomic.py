@@ -110,9 +110,8 @@ def _runner(
             old = out[where]
             _rounds(view, cells, b[where], c[where], combine, old, state)
             out[where] = old
-            written = getattr(store, "written", None)
-            if written is not None:
-                written.view(VALID[width].dtype)[cells] = VALID[width]
+            if store.written is not None:
+                store.written.view(VALID[width].dtype)[cells] = VALID[width]
         return out
 
     return run

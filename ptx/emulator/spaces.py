@@ -51,6 +51,8 @@ class Space:
             if not variable.dynamic:
                 self.n_static += n_bytes
                 at += n_bytes + VARIABLE_GAP
+        self.all_valid = False
+        self.written: Array | None = None
         self.stride = -(-(self.ends[-1] if self.ends else 0) // 128) * 128
         self.base = owner.astype(np.int64) * self.stride
         n_all = n_owners * self.stride
@@ -65,6 +67,7 @@ class Space:
         """Nobody wrote anything; old values would look plausible, so they become a NaN pattern."""
         self.data.fill(0xFF)
         self.valid.fill(0)
+        self.all_valid = False
 
     def view(self, width: int) -> Array:
         """All bytes as cells of `width` bytes."""

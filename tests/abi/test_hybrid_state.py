@@ -149,6 +149,17 @@ def test_another_context_size_with_room_takes_it(
         model.free()
 
 
+def test_another_cache_type_takes_it(
+    filled: OpenSession, runtime: Host, hybrids: Path, hybrid_judge: Judge
+) -> None:
+    """Cache types are hints: cells are float32 whatever they say."""
+    model = OpenModel(runtime, hybrids / "golden.mspec", cache_type_k=8, cache_type_v=2)
+    session = model.session()
+    restore_parts(session, parts_of(filled, 30))
+    assert (export(session), greedy(session, 9, 4)) == hybrid_judge(TOKENS)
+    model.free()
+
+
 # The child restores what files hold and goes on.
 RESTORE = """
 import json, sys

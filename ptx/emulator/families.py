@@ -1,0 +1,18 @@
+"""Owns the list of instruction families: importing it fills the table of opcodes."""
+
+from ptx.emulator import (
+    ops_atomic,
+    ops_bits,
+    ops_compare,
+    ops_control,
+    ops_float,
+    ops_integer,
+    ops_memory,
+    ops_move,
+    ops_warp,
+)
+
+LOADED = (
+    ops_atomic, ops_bits, ops_compare, ops_control, ops_float, ops_integer, ops_memory, ops_move,
+    ops_warp,
+)

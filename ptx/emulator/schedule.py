@@ -1,0 +1,317 @@
+"""Owns who runs next: program counters, divergence and reconvergence, waiting, deadlock.
+
+It must not know what instructions compute. Lanes at the lowest counter run together until they
+branch apart, wait, leave, or reach other lanes. With a seed other than 0 the warps run in random
+cohorts, one of which goes as far as it can before the next one does.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+from ptx.emulator.batch import Batch
+from ptx.emulator.decode import Flow, Step
+from ptx.emulator.errors import Fault
+from ptx.emulator.lanes import WARP, Sel
+from ptx.numerics import Array
+
+READY, EXITED, AT_BARRIER, GATHERING, YIELDED, WAITING = range(6)
+FAR = np.iinfo(np.int32).max
+MAX_FRUITLESS_WAKES = 10_000
+N_COHORTS = 3
+FULL = np.uint32(0xFFFFFFFF)
+MAX_TABLE_ROWS = 12
+
+
+class Schedule:
+    """Runs the lanes of a batch from entry to exit."""
+
+    def __init__(self, batch: Batch, max_steps: int) -> None:
+        self.batch, self.lanes, self.code = batch, batch.lanes, batch.code
+        lanes = self.lanes
+        self.pcs = np.zeros(lanes.n_lanes, np.int32)
+        self.status = np.where(lanes.exists, READY, EXITED).astype(np.int8)
+        self.alive = lanes.exists.copy()
+        self._yielded_at = np.full(lanes.n_lanes, -1, np.int64)
+        self._polls = any(step.flow in (Flow.POLL, Flow.WAIT) for step in self.code)
+        self._left = max_steps
+        self._max_steps = max_steps
+        self._fruitless = 0
+        self._last_progress = -1
+        self._cohorts: list[Array] = []
+        self.current: Array = np.zeros(0, np.int64)
+        self._warp_bits = np.zeros(lanes.n_lanes // WARP, np.int64)
+
+    def run(self) -> None:
+        """Until every lane has left; Fault for what goes wrong."""
+        while (picked := self._pick()) is not None:
+            self._advance(*picked)
+
+    def drop(self, index: Array, at: int) -> None:
+        """Take lanes out after a fault; the others of the running group go on from `at`."""
+        running = self.current
+        keep = running[~np.isin(running, index)]
+        self.pcs[keep] = at
+        self.status[keep] = READY
+        self._leave(index)
+
+    # Choosing
+
+    def _pick(self) -> tuple[int, Sel, int] | None:
+        """The lowest counter, the lanes there, and the next counter where others stand."""
+        while True:
+            ready = self.status == READY
+            if not ready.any():
+                if not self.alive.any():
+                    return None
+                self._wake()
+                continue
+            if self.batch.shuffled:
+                ready = self._cohort(ready)
+            masked = np.where(ready, self.pcs, FAR)
+            pc = int(masked.min())
+            here = masked == pc
+            masked[here] = FAR
+            index = np.flatnonzero(here)
+            return pc, self.lanes.compact(index), int(masked.min())
+
+    def _cohort(self, ready: Array) -> Array:
+        """The ready lanes of the first cohort that has any."""
+        while True:
+            while self._cohorts:
+                mine = ready & self._cohorts[-1]
+                if mine.any():
+                    return mine
+                self._cohorts.pop()
+            n_warps = self.lanes.n_lanes // WARP
+            drawn = np.array([self.batch.random.randrange(N_COHORTS) for _ in range(n_warps)])
+            self._cohorts = [np.repeat(drawn == n, WARP) for n in range(N_COHORTS)]
+
+    def _wake(self) -> None:
+        """Nobody is ready: let pollers look again, let copies land, or say who waits for what."""
+        batch = self.batch
+        yielded = self.status == YIELDED
+        if yielded.any():
+            moved = yielded & (self._yielded_at != batch.progress)
+            if moved.any():
+                self.status[moved] = READY
+                return
+        if batch.completions.advance():
+            self._fruitless = 0
+            return
+        if yielded.any() and self._fruitless < MAX_FRUITLESS_WAKES:
+            if self._last_progress != batch.progress:
+                self._fruitless, self._last_progress = 0, batch.progress
+            self._fruitless += 1
+            self.status[yielded] = READY
+            return
+        raise self._deadlock()
+
+    # Running
+
+    def _advance(self, pc: int, sel: Sel, stop: int) -> None:
+        """Run a group from `pc` until it must be chosen anew."""
+        code, batch = self.code, self.batch
+        self.current = self.lanes.index(sel)
+        whole: bool | None = None
+        n_left = self._left
+        while True:
+            if pc >= len(code):
+                self._leave(self.current)
+                break
+            step = code[pc]
+            batch.site = pc
+            n_left -= 1
+            flow = step.flow
+            if flow is Flow.PLAIN:
+                if step.guard is None:
+                    step.run(sel)
+                else:
+                    self._guarded(step, sel)
+                pc += 1
+            elif flow is Flow.BRANCH:
+                after = self._branch(step, sel, pc)
+                if after < 0:
+                    break
+                pc = after
+            elif flow is Flow.GATHER:
+                if whole is None:
+                    whole = self._whole_warps(sel)
+                if not (whole and step.full_mask and step.guard is None):
+                    self._gather(step, sel, pc)
+                    break
+                step.run(sel)
+                pc += 1
+            elif flow is Flow.POLL:
+                self._guarded(step, sel)
+                self._yielded_at[sel] = batch.progress
+                pc += 1
+            else:
+                self._special(step, sel, pc)
+                break
+            if pc >= stop or n_left <= 0:
+                self.pcs[sel] = pc
+                break
+        batch.n_steps += self._left - n_left
+        self._left = n_left
+        if n_left <= 0:
+            raise Fault("deadlock", f"no end after {self._max_steps} executed instructions",
+                        self.current)
+
+    def _chosen(self, step: Step, sel: Sel) -> Sel | None:
+        """The lanes whose guard holds; None for none."""
+        if step.guard is None:
+            return sel
+        holds = step.guard(sel)
+        if holds.all():
+            return sel
+        if not holds.any():
+            return None
+        return self.lanes.compact(self.lanes.index(sel)[holds])
+
+    def _guarded(self, step: Step, sel: Sel) -> None:
+        chosen = self._chosen(step, sel)
+        if chosen is not None:
+            step.run(chosen)
+
+    def _branch(self, step: Step, sel: Sel, pc: int) -> int:
+        """Where the whole group goes, or -1 when it must be chosen anew."""
+        chosen = self._chosen(step, sel)
+        if chosen is None:
+            return pc + 1
+        if chosen is not sel:
+            if step.uniform:
+                raise Fault("undefined", "a .uni branch goes two ways", self.lanes.index(chosen))
+            self.pcs[sel] = pc + 1
+            self.pcs[chosen] = step.target
+            self._yield(chosen, step.target <= pc)
+            return -1
+        if self._polls and step.target <= pc:
+            self.pcs[sel] = step.target
+            self._yield(sel, True)
+            return -1
+        return step.target
+
+    def _yield(self, sel: Sel, backward: bool) -> None:
+        """Lanes that looked for something and loop let the others go on first."""
+        if not (self._polls and backward):
+            return
+        index = self.lanes.index(sel)
+        idle = index[self._yielded_at[index] == self.batch.progress]
+        self.status[idle] = YIELDED
+        self._yielded_at[np.setdiff1d(index, idle)] = -1
+
+    def _special(self, step: Step, sel: Sel, pc: int) -> None:
+        """Steps after which the group is chosen anew."""
+        chosen = self._chosen(step, sel)
+        self.pcs[sel] = pc + 1
+        if chosen is None:
+            return
+        index = self.lanes.index(chosen)
+        self.pcs[chosen] = pc
+        if step.flow is Flow.EXIT:
+            self._leave(index)
+        elif step.flow is Flow.BARRIER:
+            self.status[chosen] = AT_BARRIER
+            released = self.batch.barriers.arrive(index, step.barrier, self.alive, step.aligned)
+            self._release(released)
+        else:
+            self._wait(step, index)
+
+    def _wait(self, step: Step, index: Array) -> None:
+        assert step.ready is not None
+        ready = step.ready(index)
+        going = index[ready]
+        step.run(going)
+        self.pcs[going] += 1
+        blocked = index[~ready]
+        self.status[blocked] = YIELDED
+        self._yielded_at[blocked] = self.batch.progress
+
+    def _leave(self, index: Array) -> None:
+        self.status[index] = EXITED
+        self.alive[index] = False
+        self.batch.completions.at_exit(index)
+        if self.batch.barriers.pending:
+            self._release(self.batch.barriers.release(self.alive))
+        self.batch.progress += 1
+
+    def _release(self, index: Array) -> None:
+        if not len(index):
+            return
+        self.batch.progress += 1
+        barriers = self.batch.barriers
+        trues, counts = barriers.totals(index)
+        for pc in np.unique(self.pcs[index]):
+            call = self.code[pc].barrier
+            if call.put is not None:
+                mine = self.pcs[index] == pc
+                results = {"popc": trues, "or": trues > 0, "and": trues == counts}
+                call.put(index[mine], results[call.reduces][mine])
+        barriers.leave(index)
+        self.pcs[index] += 1
+        self.status[index] = READY
+
+    # Member masks
+
+    def _whole_warps(self, sel: Sel) -> bool:
+        counts = np.bincount(self.lanes.global_warp[sel])
+        return bool(((counts == 0) | (counts == WARP)).all())
+
+    def _bits(self, index: Array) -> Array:
+        bits = np.zeros(self.lanes.n_lanes // WARP, np.int64)
+        np.add.at(bits, self.lanes.global_warp[index], np.int64(1) << (index % WARP))
+        return bits
+
+    def _gather(self, step: Step, sel: Sel, pc: int) -> None:
+        """Lanes wait until all of their member mask are at this step, then run it together."""
+        assert step.mask is not None
+        chosen = self._chosen(step, sel)
+        self.pcs[sel] = pc + 1
+        if chosen is None:
+            return
+        arriving = self.lanes.index(chosen)
+        self.pcs[arriving] = pc
+        waiting = np.flatnonzero((self.status == GATHERING) & (self.pcs == pc))
+        index = np.union1d(arriving, waiting)
+        warp, lane = self.lanes.global_warp[index], index % WARP
+        mask = np.broadcast_to(step.mask(index), len(index)).astype(np.int64)
+        outside = (mask >> lane) & 1 == 0
+        if outside.any():
+            raise Fault("barrier", "a lane is not in its own member mask", index[outside])
+        needed = mask & self._bits(np.flatnonzero(self.lanes.exists))[warp]
+        gone = needed & ~self._bits(np.flatnonzero(self.alive))[warp]
+        if gone.any():
+            at = int(np.argmax(gone != 0))
+            other = int(gone[at]).bit_length() - 1
+            raise Fault("barrier", f"lane {other} of its member mask has exited", index[gone != 0])
+        there = self._bits(index)[warp]
+        complete = needed & ~there == 0
+        if step.aligned and not complete.all():
+            raise Fault("barrier", "lanes of the warp are elsewhere", index[~complete])
+        going = index[complete]
+        self.status[index[~complete]] = GATHERING
+        if len(going):
+            self.current = going
+            step.run(self.lanes.compact(going))
+            self.pcs[going] = pc + 1
+            self.status[going] = READY
+
+    # Giving up
+
+    def _deadlock(self) -> Fault:
+        rows: dict[tuple[int, int], list[int]] = defaultdict(list)
+        stuck = np.flatnonzero(self.alive)
+        for lane in stuck:
+            rows[int(self.pcs[lane]), int(self.status[lane])].append(int(lane))
+        lines = []
+        for (pc, _), lanes in sorted(rows.items())[:MAX_TABLE_ROWS]:
+            step, first = self.code[pc], lanes[0]
+            what = step.waits_for or "somebody's progress"
+            warps = sorted({int(self.lanes.warp[lane]) for lane in lanes})
+            lines.append(
+                f"{len(lanes)} lanes, first CTA {self.lanes.cta_of(first)}, warps {warps[:8]}: "
+                f"{self.batch.shown_site(pc)} waits for {what}"
+            )
+        self.batch.site = int(self.pcs[stuck[0]])
+        return Fault("deadlock", "nobody can go on:\n  " + "\n  ".join(lines), stuck)
