@@ -32,7 +32,7 @@ class Access:
 
     def load(self, sel: Sel, address: Array) -> tuple[Array, Array | None]:
         """Raw cells [lanes, n], and which lanes hold bytes that nobody wrote (None: all did)."""
-        self._aligned(sel, address)
+        self.aligned(sel, address)
         out: Array | None = None
         fresh: Array | None = None
         for where, store, cells in self._parts(sel, address):
@@ -61,7 +61,7 @@ class Access:
 
     def store(self, sel: Sel, address: Array, values: Array, fresh: Array | None = None) -> None:
         """Write raw cells [lanes, n]; lanes in `fresh` copy something that nobody wrote."""
-        self._aligned(sel, address)
+        self.aligned(sel, address)
         for where, store, cells in self._parts(sel, address):
             self.check_writable(store, sel, where, cells)
             self.state.watch(store, sel, where, cells, self.width, self.n, True, self.strong)
@@ -78,15 +78,26 @@ class Access:
 
     def cells(self, sel: Sel, address: Array) -> Iterator[Part]:
         """Checked parts of an access, for families that combine reading and writing."""
-        self._aligned(sel, address)
+        self.aligned(sel, address)
         return self._parts(sel, address)
+
+    def narrow_cells(self, sel: Array, address: Array, n_bytes: Array) -> Iterator[Part]:
+        """Byte places of reads of `n_bytes` of the access's bytes, aligned to all of them."""
+        self.aligned(sel, address)
+        for count in np.unique(n_bytes):
+            chosen = np.flatnonzero(n_bytes == count)
+            part = Access(self.state, self.space, 1, int(count))
+            for where, store, cells in part._parts(sel[chosen], address[chosen]):
+                self.state.watch(store, sel[chosen], where, cells, 1, int(count), False, True)
+                yield chosen[where], store, cells
 
     def check_writable(self, store: Any, sel: Sel, where: Any, cells: Array) -> None:
         """Fault when the kernel may not write there."""
         if isinstance(store, Block):
             self.state.check_output(store, sel, where, cells, self.total, self.width)
 
-    def _aligned(self, sel: Sel, address: Array) -> None:
+    def aligned(self, sel: Sel, address: Array) -> None:
+        """Fault for addresses that are no multiple of the access's bytes."""
         if self.total > 1 and int(np.bitwise_or.reduce(address, initial=0)) & (self.total - 1):
             bad = (address & np.uint64(self.total - 1)) != 0
             first = int(address[int(np.argmax(bad))])

@@ -155,7 +155,7 @@ class Batch:
             if isinstance(store, Space):
                 if store.name != "shared":
                     return
-                self.completions.check(lanes, store, cells, width * n, width)
+                self.completions.check(lanes, store, cells, width * n, width, writes)
                 if not strong:
                     self.shared_races.access(
                         lanes, cells, width, n, writes, self.site, self.shown_site

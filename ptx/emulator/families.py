@@ -1,6 +1,7 @@
 """Owns the list of instruction families: importing it fills the table of opcodes."""
 
 from ptx.emulator import (
+    ops_async,
     ops_atomic,
     ops_bits,
     ops_compare,
@@ -8,11 +9,12 @@ from ptx.emulator import (
     ops_float,
     ops_integer,
     ops_memory,
+    ops_mma,
     ops_move,
     ops_warp,
 )
 
 LOADED = (
-    ops_atomic, ops_bits, ops_compare, ops_control, ops_float, ops_integer, ops_memory, ops_move,
-    ops_warp,
+    ops_async, ops_atomic, ops_bits, ops_compare, ops_control, ops_float, ops_integer, ops_memory,
+    ops_mma, ops_move, ops_warp,
 )

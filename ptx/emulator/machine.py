@@ -159,6 +159,7 @@ class Machine:
         while True:
             try:
                 schedule.run()
+                batch.completions.at_end()
                 break
             except Fault as fault:
                 self._found(batch, fault, errors)
