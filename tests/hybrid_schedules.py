@@ -3,6 +3,7 @@
 The machine keeps each session's tokens and live checkpoints, so it knows which calls must be
 refused. It drives sessions through `Driver`, at engine level or through the ABI; a refused call is
 `Refused`, whatever raised it. At the end every session holds and says what a straight run does.
+Long because each kind of call is one action here.
 """
 
 import random

@@ -151,17 +151,14 @@ class Completions:
         if not state.sanitise:
             return
         width = state.granule
-        cells = copy.target_at[:, ::width] // width
-        for column in range(cells.shape[1]):
-            try:
-                state.shared_races.access(
-                    copy.lanes, cells[:, column], width, 1, True, copy.site, state.shown_site
-                )
-            except Fault as fault:
-                fault.address, fault.allocation, fault.offset = copy.target.shown(
-                    fault.address or 0
-                )
-                raise
+        first, n_cells = copy.target_at[:, 0] // width, copy.target_at.shape[1] // width
+        try:
+            state.shared_races.access(
+                copy.lanes, first, width, n_cells, True, copy.site, state.shown_site
+            )
+        except Fault as fault:
+            fault.address, fault.allocation, fault.offset = copy.target.shown(fault.address or 0)
+            raise
 
     def _shared(self, store: Any) -> bool:
         return store is self.state.space("shared")

@@ -30,7 +30,8 @@ def add_odd(a: Array, b: Array) -> Array:
 
 
 def _to_odd(total: Array, error: Array) -> Array:
-    even = (np.ascontiguousarray(total).view(np.uint64) & np.uint64(1)) == 0
+    bits = np.ascontiguousarray(total).view(np.uint64).reshape(np.shape(total))
+    even = (bits & np.uint64(1)) == 0
     toward = np.where(error > 0, np.inf, -np.inf)
     return np.where((error != 0) & even, np.nextafter(total, toward), total)
 

@@ -124,8 +124,8 @@ MODES = {
 
 @opcode("prmt")
 def _prmt(build: Build) -> Step:
-    build.take_type()
     mode = build.take(*MODES)
+    build.take_type()
     build.done(4)
     put = build.write(build.operand(0), U32)
     a, b, c = (build.read(build.operand(at), U32) for at in (1, 2, 3))

@@ -1,4 +1,7 @@
-"""Guards the hybrid's sessions over the C ABI: the last cell, second tenants, lengths, batches."""
+"""Guards the hybrid's sessions over the C ABI: the last cell, second tenants, lengths, batches.
+
+Long because each of the four is a table of cases of one session, with the same few helpers.
+"""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Guards the hybrid's state in and out over the C ABI: a whole matching set, or nothing."""
+"""Guards the hybrid's state in and out over the C ABI: a whole matching set, or nothing.
+
+Long because every way of bringing parts together is here once, right and wrong side by side.
+"""
 
 import json
 import subprocess
