@@ -133,8 +133,9 @@ class Barriers:
         self.pending = bool((self.waits_at >= 0).any() or self.arrived.any())
 
     def totals(self, index: Array) -> tuple[Array, Array]:
-        """For each released lane: how many of its barrier's lanes said true, and how many waited."""
-        key = self.lanes.cta[index].astype(np.int64) * N_BARRIERS + self.waits_at[index]
+        """For each released lane: how many of its barrier said true, and how many waited."""
+        key = self.lanes.cta[index].astype(np.int64) * N_BARRIERS
+        key += np.maximum(self.waits_at[index], 0)
         trues = np.bincount(key, self.value[index], minlength=self.lanes.n_ctas * N_BARRIERS)
         counts = np.bincount(key, minlength=self.lanes.n_ctas * N_BARRIERS)
         return trues[key], counts[key]

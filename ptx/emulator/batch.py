@@ -15,7 +15,7 @@ from ptx.emulator.barriers import Barriers
 from ptx.emulator.clocks import Clocks
 from ptx.emulator.completions import Completions
 from ptx.emulator.decode import Build, Step, decode
-from ptx.emulator.errors import EmulatorError, Fault
+from ptx.emulator.errors import Fault
 from ptx.emulator.flow import maybe_unwritten
 from ptx.emulator.formats import TYPES
 from ptx.emulator.lanes import Lanes, Sel
@@ -46,7 +46,7 @@ class Batch:
         self.n_param_bytes = max((p.offset + p.n_bytes for p in kernel.params), default=0)
         self._constants = constants
         variables = [*module.variables, *kernel.variables]
-        used = {"shared": lanes.cta, "local": lanes.numbers}
+        used: dict[str, Array] = {"shared": lanes.cta, "local": lanes.numbers}
         self._spaces = {
             name: Space(name, [v for v in variables if v.space == name], dynamic_bytes, lanes,
                         owner, lanes.n_ctas if name == "shared" else lanes.n_lanes)

@@ -54,10 +54,10 @@ class Clocks:
         """A warp learns what `row` says."""
         np.maximum(self.known[cta, warp], row, out=self.known[cta, warp])
 
-    def join_all(self, ctas: Array) -> None:
-        """All warps of these CTAs learn everything: a barrier of the whole CTA."""
-        newest = (self.known[ctas] + self._identity).max(axis=1)
-        self.known[ctas] = newest[:, None, :]
+    def join_all(self) -> None:
+        """In every CTA all warps learn everything: a barrier that all pass together."""
+        newest = (self.known + self._identity).max(axis=1)
+        self.known[...] = newest[:, None, :]
 
     def _grid_row(self, cta: int) -> Array:
         row: Array = self.grid[cta if self.among_ctas else 0].copy()

@@ -98,7 +98,7 @@ class Completions:
         self.closed[how][sel] += 1
 
     def wait_groups(self, sel: Sel, how: str, n_open: int | None) -> None:
-        """Land all but the newest n_open groups of these lanes; None: everything, also ungrouped."""
+        """Land all but the newest n_open groups of these lanes; None: really all."""
         chosen = np.zeros(self.state.lanes.n_lanes, bool)
         chosen[sel] = True
         for copy in list(self.pending):

@@ -156,15 +156,15 @@ class Build:
             raise self.refuse("a packed value needs a register of its own width")
         return lambda sel, values: put(sel, _as_bits(values, raw).astype(wide.dtype))
 
-    def literal(self, operand: Immediate, type_: Type) -> Array:
+    def literal(self, operand: Immediate, type_: Type) -> Any:
         """A constant in a type, as a numpy scalar or a pair."""
         if type_.kind == "pred":
             return np.asarray(bool(operand.value))
         if type_.kind in ("f32", "f64") and type_.n_packed == 1:
             if operand.kind == "f32" and type_.kind == "f32":
-                return np.uint32(operand.value).view(np.float32)
+                return np.array([operand.value], np.uint32).view(np.float32)[0]
             if operand.kind == "f64" and type_.kind == "f64":
-                return np.uint64(operand.value).view(np.float64)
+                return np.array([operand.value], np.uint64).view(np.float64)[0]
             return np.asarray(float_of(operand)).astype(type_.dtype)[()]
         if operand.kind == "float" and type_.kind in ("f16", "bf16") and type_.n_packed == 1:
             return narrow(np.asarray(float_of(operand)), type_.kind)[()]

@@ -6,7 +6,16 @@ too early need no watching while the kernel runs. The analysis errs towards watc
 
 from collections import deque
 
-from ptx.emulator.syntax import Address, Instruction, Kernel, Operand, Pair, Register, Symbol, Vector
+from ptx.emulator.syntax import (
+    Address,
+    Instruction,
+    Kernel,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+)
 
 # First operands of these are read, or are addresses.
 NO_RESULT = {

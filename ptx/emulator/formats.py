@@ -4,6 +4,7 @@ It must not know instructions. Contract: the PTX ISA's sections on fundamental, 
 packed types. Values are widened to float64, where they and their products are exact.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -112,11 +113,11 @@ def to_f32(values: Array, mode: str = "rn") -> Array:
     if mode != "rn":
         error = values - single.astype(np.float64)
         error = np.where(np.isfinite(values), error, 0.0)
-        down = {"rz": error * np.sign(single) < 0, "rm": error < 0}.get(mode)
         if mode == "rz":
-            single = np.where(down, np.nextafter(single, np.float32(0)), single)
+            away = error * np.sign(single) < 0
+            single = np.where(away, np.nextafter(single, np.float32(0)), single)
         elif mode == "rm":
-            single = np.where(down, np.nextafter(single, np.float32(-np.inf)), single)
+            single = np.where(error < 0, np.nextafter(single, np.float32(-np.inf)), single)
         else:
             single = np.where(error > 0, np.nextafter(single, np.float32(np.inf)), single)
     return canonical(single)
@@ -156,10 +157,10 @@ def _overflows_to_limit(values: Array, mode: str) -> Array:
 
 def half_away(values: Array) -> Array:
     """Nearest integer, ties away from zero."""
-    return np.trunc(values + np.copysign(0.5, values))
+    return np.asarray(np.trunc(values + np.copysign(0.5, values)))
 
 
-ROUNDINGS = {
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil, "rna": half_away,
 }
 

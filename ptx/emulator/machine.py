@@ -163,8 +163,10 @@ class Machine:
                 break
             except Fault as fault:
                 self._found(batch, fault, errors)
-                stuck = fault.kind == "deadlock" or fault.lanes is None
-                schedule.drop(np.flatnonzero(schedule.alive) if stuck else fault.lanes, batch.site)
+                lanes = fault.lanes
+                if lanes is None or fault.kind == "deadlock":
+                    lanes = np.flatnonzero(schedule.alive)
+                schedule.drop(lanes, batch.site)
         self.n_steps += batch.n_steps
         batch.n_steps = 0
 

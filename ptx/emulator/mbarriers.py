@@ -152,8 +152,8 @@ class MBarriers:
     def _bytes(self, barrier: MBarrier, n_bytes: int, lane: int, place: int) -> None:
         barrier.n_bytes += n_bytes
         if abs(barrier.n_bytes) > MAX_COUNT:
-            raise self._fault("barrier", f"{barrier.n_bytes} transaction bytes, at most {MAX_COUNT}",
-                              lane, place)
+            text = f"{barrier.n_bytes} transaction bytes, at most {MAX_COUNT}"
+            raise self._fault("barrier", text, lane, place)
 
     def _publish(self, barrier: MBarrier, lane: int) -> None:
         cta, warp = int(self.state.lanes.cta[lane]), int(self.state.lanes.warp[lane])

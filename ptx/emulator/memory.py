@@ -5,6 +5,7 @@ freed range is never given out again, and null is far from everything.
 """
 
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ FIRST_ADDRESS = 0x7000_0000_0000
 ALIGNMENT, GAP = 512, 512
 # Views of every width need whole 16-byte cells at the end of a block.
 CELL = 16
-VALID = {1: np.uint8(1), 2: np.uint16(0x0101), 4: np.uint32(0x01010101),
+VALID: dict[int, Any] = {1: np.uint8(1), 2: np.uint16(0x0101), 4: np.uint32(0x01010101),
          8: np.uint64(0x0101010101010101)}
 
 

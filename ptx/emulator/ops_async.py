@@ -61,9 +61,8 @@ def _cp_async(build: Build) -> Step:
     n_bytes = build.integer(2)
     if n_bytes not in ((16,) if large else (4, 8, 16)):
         raise build.refuse(f"copies of {n_bytes} bytes: .cg takes 16, .ca 4, 8 or 16")
-    size: Callable[[Sel], Array] = lambda sel: np.uint32(n_bytes)  # noqa: E731
-    if n_operands == 4:
-        size = build.read(build.operand(3), U32)
+    given = build.operand(3) if n_operands == 4 else Immediate(n_bytes, "int")
+    size = build.read(given, U32)
     target = address_of(build, build.operand(0), "shared")
     source = address_of(build, build.operand(1), "global")
     reads, writes = (Access(build.state, space, n_bytes, 1) for space in ("global", "shared"))

@@ -112,7 +112,7 @@ def _set(build: Build) -> Step:
         raise build.refuse("needs u32, s32 or f32 as its result")
     put = build.write(build.operand(0), result)
     other = build.read(build.operand(3), PRED) if combine else None
-    true = result.dtype.type(1.0 if result.kind == "f32" else -1 if result.kind == "s" else 2**32 - 1)
+    true = result.dtype.type({"f32": 1, "s": -1}.get(result.kind, 2**32 - 1))
 
     def run(sel: Sel) -> None:
         holds = compare(a(sel), b(sel))
@@ -129,7 +129,7 @@ def _selp(build: Build) -> Step:
     build.done(4)
     a, b = (build.read(build.operand(at), type_) for at in (1, 2))
     put, choose = build.write(build.operand(0), type_), build.read(build.operand(3), PRED)
-    return Step(simple(put, lambda x, y, p: np.where(p, x, y), a, b, choose))
+    return Step(simple(put, lambda x, y, p: np.asarray(np.where(p, x, y)), a, b, choose))
 
 
 @opcode("slct")
@@ -139,4 +139,4 @@ def _slct(build: Build) -> Step:
     build.done(4)
     a, b = (build.read(build.operand(at), type_) for at in (1, 2))
     put, c = build.write(build.operand(0), type_), build.read(build.operand(3), judge)
-    return Step(simple(put, lambda x, y, z: np.where(z >= 0, x, y), a, b, c))
+    return Step(simple(put, lambda x, y, z: np.asarray(np.where(z >= 0, x, y)), a, b, c))

@@ -101,7 +101,7 @@ def _cluster_barrier(build: Build) -> Step:
     build.done(0)
     if what == "arrive":
         return Step(nothing)
-    zero = np.uint32(0)
+    zero = np.zeros((), np.uint32)
     call = BarrierCall(lambda sel: zero, None, True)
     return Step(nothing, Flow.BARRIER, aligned=True, barrier=call, waits_for="a barrier")
 
@@ -118,7 +118,7 @@ def _setmaxnreg(build: Build) -> Step:
         raise build.refuse(f"{n} registers: needs 24 to 256 in steps of 8")
     if not set(build.state.limits) & {"maxnreg", "maxntid", "reqntid"}:
         raise build.refuse("needs a register bound at entry: .reqntid, .maxntid or .maxnreg")
-    full = np.uint32(0xFFFFFFFF)
+    full = np.array(0xFFFFFFFF, np.uint32)
     return Step(nothing, Flow.GATHER, mask=lambda sel: full, aligned=True, waits_for="its warp")
 
 

@@ -35,7 +35,7 @@ def high_product(a: Array, b: Array, type_: Type) -> Array:
     """The upper half of the full product."""
     if type_.n_bits < 64:
         wide = TYPES[f"{type_.kind}{2 * type_.n_bits}"].dtype
-        return (a.astype(wide) * b.astype(wide) >> type_.n_bits).astype(type_.dtype)
+        return np.asarray((a.astype(wide) * b.astype(wide) >> type_.n_bits).astype(type_.dtype))
     x, y = np.asarray(a).view(np.uint64), np.asarray(b).view(np.uint64)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     x0, x1, y0, y1 = x & low, x >> half, y & low, y >> half
@@ -49,7 +49,7 @@ def high_product(a: Array, b: Array, type_: Type) -> Array:
 
 def _wide(a: Array, b: Array, type_: Type) -> Array:
     dtype = TYPES[f"{type_.kind}{2 * type_.n_bits}"].dtype
-    return a.astype(dtype) * b.astype(dtype)
+    return np.asarray(a.astype(dtype) * b.astype(dtype))
 
 
 def product(build: Build, type_: Type) -> tuple[Binary, Type]:
@@ -129,7 +129,8 @@ def build_integer_mad(build: Build, type_: Type) -> Step:
     build.done(4)
     put = build.write(build.operand(0), result)
     a, b = (build.read(build.operand(at), type_) for at in (1, 2))
-    return Step(simple(put, lambda x, y, z: f(x, y) + z, a, b, build.read(build.operand(3), result)))
+    c = build.read(build.operand(3), result)
+    return Step(simple(put, lambda x, y, z: f(x, y) + z, a, b, c))
 
 
 @opcode("mul24", "mad24")

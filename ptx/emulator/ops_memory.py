@@ -124,7 +124,7 @@ def _ld_param(build: Build, type_: Type, n: int) -> Step:
     base = build.state.address_of(operand.base.name, build) if operand.base else 0
     first = base + operand.offset
     if first % (width * n) or first < 0 or first + width * n > build.state.n_param_bytes:
-        raise build.refuse(f"offset {first} is outside the parameters or not aligned to {width * n}")
+        raise build.refuse(f"offset {first} is outside the parameters or off its alignment")
     items = target.items if isinstance(target, Vector) else (target,)
     if len(items) != n:
         raise build.refuse(f"a vector of {len(items)}, expected {n}")
@@ -153,7 +153,7 @@ def _st(build: Build) -> Step:
     address, access = address_of(build, build.operand(0), space), Access(
         build.state, space, width, n, order != "weak"
     )
-    state, lanes = build.state, build.lanes
+    state = build.state
 
     def run(sel: Sel) -> None:
         where = address(sel)
@@ -172,7 +172,6 @@ def _st(build: Build) -> Step:
         access.store(sel, where, values, fresh)
         state.progress += 1
 
-    assert lanes is not None
     return Step(run)
 
 
@@ -214,7 +213,7 @@ def _prefetch(build: Build) -> Step:
 def _createpolicy(build: Build) -> Step:
     build.mods.clear()
     put = build.write(build.operand(0), TYPES["b64"])
-    return Step(lambda sel: put(sel, np.uint64(0)))
+    return Step(lambda sel: put(sel, np.zeros((), np.uint64)))
 
 
 @opcode("trap", "brkpt")

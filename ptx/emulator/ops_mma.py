@@ -33,7 +33,7 @@ from ptx.emulator.syntax import Operand, Vector
 from ptx.numerics import Array
 
 U32, U16 = TYPES["u32"], TYPES["u16"]
-FULL = np.uint32(0xFFFFFFFF)
+FULL = np.array(0xFFFFFFFF, np.uint32)
 COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 SHAPES = {
     "f16": (8, 16), "bf16": (8, 16), "tf32": (4, 8), "s8": (16, 32), "u8": (16, 32),
@@ -74,7 +74,7 @@ def _mma(build: Build) -> Step:
     if shape is None:
         raise build.refuse("needs a shape m16n8kK")
     build.mods.remove(shape)
-    depth = int(shape[5:])
+    depth = int(shape.removeprefix("m16n8k"))
     kind = build.take("kind::mxf4nvf4", "kind::mxf4", "kind::mxf8f6f4", "kind::f8f6f4")
     scaled, vector = build.take("block_scale"), build.take("scale_vec::1X", "scale_vec::2X",
                                                            "scale_vec::4X")
@@ -90,7 +90,8 @@ def _mma(build: Build) -> Step:
         if type_ not in BITS or depth not in allowed:
             raise build.refuse(f"{type_} with k{depth} is outside what the emulator runs")
     build.done(8 if scaled else 4)
-    product = _product(build, a_type, b_type, depth, padded, (scale_type, vector) if scaled else None)
+    scales = (scale_type, vector) if scaled else None
+    product = _product(build, a_type, b_type, depth, padded, scales)
     return _accumulate(build, product, d_type, c_type, satfinite)
 
 

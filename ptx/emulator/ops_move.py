@@ -3,10 +3,9 @@
 It must not know lanes' order. Contract: the PTX ISA's data movement and conversion instructions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from ptx.emulator.spaces import WINDOWS
 
 from ptx.emulator.decode import Build, Step, opcode
 from ptx.emulator.formats import (
@@ -23,6 +22,7 @@ from ptx.emulator.lanes import Sel
 from ptx.emulator.ops_float import FLOATS, flush, saturate
 from ptx.emulator.ops_integer import simple
 from ptx.emulator.registers import Get, Reg
+from ptx.emulator.spaces import WINDOWS
 from ptx.emulator.syntax import Operand, Sink, Vector
 from ptx.numerics import Array
 
@@ -33,7 +33,9 @@ PACKED_SMALL = {"e4m3x2": "e4m3", "e5m2x2": "e5m2", "e2m1x2": "e2m1", "ue8m0x2":
 U8, U16, U32 = TYPES["u8"], TYPES["u16"], TYPES["u32"]
 
 
-def carry_taint(build: Build, sources: list[Operand], targets: list[Operand]) -> Callable[[Sel], None]:
+def carry_taint(
+    build: Build, sources: Sequence[Operand], targets: Sequence[Operand]
+) -> Callable[[Sel], None]:
     """A function that hands the taint of source registers on to the target registers."""
     read = [reg for reg in map(build.reg, sources) if reg is not None]
     written = [reg for reg in map(build.reg, targets) if reg is not None]
@@ -298,7 +300,9 @@ def _isspacep(build: Build) -> Step:
     build.done(2)
     if space is None:
         raise build.refuse("needs a state space")
-    put, get = build.write(build.operand(0), TYPES["pred"]), build.read(build.operand(1), TYPES["u64"])
+    put, get = (
+        build.write(build.operand(0), TYPES["pred"]), build.read(build.operand(1), TYPES["u64"])
+    )
     state, word = build.state, space.partition("::")[0]
     return Step(simple(put, lambda x: state.in_window(np.asarray(x), word), get))
 

@@ -117,7 +117,7 @@ class _Parser:
     def _body(self, at: int, end: int) -> None:
         """Statements end with a semicolon; braces that start one open and close scopes."""
         start, depth = at, 0
-        for match in re.compile(r'[{};]|[\w$%]+\s*:(?!:)|\.(?:loc|file)[^\n]*|"[^"]*"').finditer(
+        for match in re.compile(r'[{};]|[\w$%]+\s*:(?!:)|\.(?:loc|file)\s[^\n]*|"[^"]*"').finditer(
             self._text, at, end
         ):
             token = match[0]

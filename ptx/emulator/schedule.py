@@ -9,6 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from ptx.emulator.barriers import N_BARRIERS
 from ptx.emulator.batch import Batch
 from ptx.emulator.decode import Flow, Step
 from ptx.emulator.errors import Fault
@@ -32,6 +33,7 @@ class Schedule:
         self.pcs = np.zeros(lanes.n_lanes, np.int32)
         self.status = np.where(lanes.exists, READY, EXITED).astype(np.int8)
         self.alive = lanes.exists.copy()
+        self._n_alive = int(self.alive.sum())
         self._yielded_at = np.full(lanes.n_lanes, -1, np.int64)
         self._polls = any(step.flow in (Flow.POLL, Flow.WAIT) for step in self.code)
         self._left = max_steps
@@ -146,6 +148,10 @@ class Schedule:
                 self._guarded(step, sel)
                 self._yielded_at[sel] = batch.progress
                 pc += 1
+            elif flow is Flow.BARRIER and self._everybody(step, sel):
+                batch.clocks.join_all()
+                batch.progress += 1
+                pc += 1
             else:
                 self._special(step, sel, pc)
                 break
@@ -157,6 +163,16 @@ class Schedule:
         if n_left <= 0:
             raise Fault("deadlock", f"no end after {self._max_steps} executed instructions",
                         self.current)
+
+    def _everybody(self, step: Step, sel: Sel) -> bool:
+        """Whether all living lanes of the batch pass a plain barrier together."""
+        call = step.barrier
+        if call.count is not None or call.value is not None or step.guard is not None:
+            return False
+        if self.batch.barriers.pending or len(self.current) != self._n_alive:
+            return False
+        number = np.asarray(call.number(sel))
+        return number.ndim == 0 and int(number) < N_BARRIERS
 
     def _chosen(self, step: Step, sel: Sel) -> Sel | None:
         """The lanes whose guard holds; None for none."""
@@ -231,6 +247,7 @@ class Schedule:
     def _leave(self, index: Array) -> None:
         self.status[index] = EXITED
         self.alive[index] = False
+        self._n_alive -= len(index)
         self.batch.completions.at_exit(index)
         if self.batch.barriers.pending:
             self._release(self.batch.barriers.release(self.alive))

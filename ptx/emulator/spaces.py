@@ -1,4 +1,4 @@
-"""Owns the state spaces of a running batch: shared, local, parameters; where generic addresses lead.
+"""Owns the state spaces of a batch: shared, local, parameters; where generic addresses lead.
 
 It must not know instructions. Shared memory is one array of all CTAs of the batch, local memory one
 of all lanes; variables lie apart, so that a small overrun hits a gap.

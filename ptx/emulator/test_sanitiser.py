@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptx.emulator import CollectedErrors, EmulatorError, parse
+from ptx.emulator import CollectedErrors, EmulatorError, Machine, Memory, parse
 
 THREADS = np.arange(64, dtype=np.uint32)
 # Registers and the thread's number, for bodies below.
@@ -187,7 +187,7 @@ def test_member_masks(bench):
 
 def test_output_not_written(bench):
     body = "setp.lt.u32 p, t, 63; add.u64 at, y, off; @p st.global.u32 [at], t; ret;"
-    with pytest.raises(EmulatorError, match="outputs.*4 of 256 bytes.*offset 252"):
+    with pytest.raises(EmulatorError, match=r"outputs.*4 of 256 bytes.*offset 252"):
         bench.kernel(START + body, {"x": X, "y": X}, block=64, outputs=("y",))
 
 
@@ -200,7 +200,8 @@ def test_write_to_an_input(bench):
 
 def test_limits(bench):
     for options, words in (
-        ({"block": 2048}, "at most"), ({"shared_bytes": 228 * 1024}, "227|232448"),
+        ({"block": (64, 32)}, "2048 threads in a CTA, at most 1024"),
+        ({"shared_bytes": 228 * 1024}, "234496 bytes of shared memory, sm_90a has 232448"),
         ({"block": (1, 1, 65)}, "block axis"),
     ):
         with pytest.raises(EmulatorError, match=words) as found:
@@ -209,10 +210,9 @@ def test_limits(bench):
     with pytest.raises(EmulatorError, match="needs sm_80, the module's target is sm_70") as found:
         bench.kernel(START + "cp.async.wait_all;\nret;", {"x": X}, target="sm_70")
     assert found.value.text == "cp.async.wait_all"
+    text = ".version 7.0\n.target sm_70\n.entry k() .maxntid 32 { ret; }"
     with pytest.raises(EmulatorError, match="maxntid allows 32"):
-        text = ".version 7.0\n.target sm_70\n.entry k() .maxntid 32 { ret; }"
-        bench.kernel("ret;", {})
-        bench.machine.launch(parse(text), "k", 1, 64)
+        Machine(Memory()).launch(parse(text), "k", 1, 64)
 
 
 def test_deadlock_says_who_waits(bench):

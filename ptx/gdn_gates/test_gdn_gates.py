@@ -95,7 +95,7 @@ def test_kernels_rows_alone(kernels):
 
 def test_kernels_over_the_whole_range(kernels):
     # Each cell by itself, so that a large neighbour cannot hide its error.
-    a = np.concatenate([np.linspace(-87, 20, 400), [-1e-30, 1e-30, 0.5, 88, 1e4, 1e30]])
+    a = np.concatenate([np.linspace(-87, 20, 4000), [-1e-30, 1e-30, 0.5, 88, 1e4, 1e30]])
     a = np.repeat(a[:, None], 5, axis=1).astype(np.float32)
     a_log = np.array([-10, -1, 0, 3, 17], np.float32)
     wide = a.astype(np.float64)
@@ -104,8 +104,8 @@ def test_kernels_over_the_whole_range(kernels):
     normal = np.abs(want_g) >= np.finfo(np.float32).tiny
     for bench in kernels(OP):
         got = bench.run(OP, a=a, b=a, a_log=a_log, dt_bias=np.zeros(5))
-        assert np.max(np.abs(got["g"] - want_g)[normal] / np.abs(want_g)[normal]) < 8e-7
-        assert np.max(np.abs(got["beta"] - want_beta) / want_beta) < 4e-7
+        assert np.max(np.abs(got["g"] - want_g)[normal] / np.abs(want_g)[normal]) < 4e-7
+        assert np.max(np.abs(got["beta"] - want_beta) / want_beta) < 2e-7
 
 
 def test_far_ends_of_kernels(kernels):
@@ -119,4 +119,7 @@ def test_far_ends_of_kernels(kernels):
         assert -got["g"][0, :8] == pytest.approx(want_g, rel=1e-6, abs=1e-40)
         assert got["beta"][0, :8] == pytest.approx(want_beta, rel=1e-6, abs=1e-40)
         assert np.isnan([got["g"][0, 8], got["beta"][0, 8]]).all()
+        # A rate past float32 is infinite, not some number.
+        got = bench.run(OP, a=a[:, :3], b=a[:, :3], a_log=[89, 200, np.inf], dt_bias=[3e30] * 3)
+        assert np.isneginf(got["g"]).all()
         test_values_by_hand(bench)

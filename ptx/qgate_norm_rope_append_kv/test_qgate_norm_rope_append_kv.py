@@ -157,7 +157,9 @@ def test_shapes_that_do_not_fit_are_refused(bench, change, message):
         bench.run(OP, **{**_inputs(2, 3, 1, 6, 3), **change})
 
 
-@pytest.mark.parametrize("shape", [*SHAPES[:3], (3, 2, 1, 6, 3), (2, 3, 2, 72, 34)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [*SHAPES[:3], (3, 2, 1, 6, 3), (2, 3, 2, 72, 34), (1, 1, 1, 80, 7)], ids=str
+)
 def test_kernels(kernels, shape):
     for bench in kernels(OP):
         _check(bench, _inputs(*shape))
