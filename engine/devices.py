@@ -79,10 +79,14 @@ def _cuda_device(ordinal: int) -> Device:
 
 def _emulator_entries() -> Iterator[DeviceEntry]:
     if os.environ.get(EMULATOR_VARIABLE):
-        # Decoding PTX is for judging kernels: nobody else pays for the import.
-        from ptx.devices.emulator import EmulatorDevice
+        yield DeviceEntry("EMULATOR", "PTX emulator with its sanitiser", False, _emulator_device)
 
-        yield DeviceEntry("EMULATOR", "PTX emulator with its sanitiser", False, EmulatorDevice)
+
+def _emulator_device() -> Device:
+    # Decoding PTX is for judging kernels: nobody else pays for the import.
+    from ptx.devices.emulator import EmulatorDevice
+
+    return cast(Device, EmulatorDevice())
 
 
 def find(name: str | None) -> DeviceEntry:

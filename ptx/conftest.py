@@ -148,7 +148,10 @@ def kernels(request: pytest.FixtureRequest) -> Benches:
 
     "both" runs them on a card and on the emulator, which must agree in every bit.
     """
-    devices = {"emulator": _emulators, "cuda": _gpus, "both": _gpu_and_emulator}[request.param]
+    makers: dict[str, Callable[[str], list[Any]]] = {
+        "emulator": _emulators, "cuda": _gpus, "both": _gpu_and_emulator,
+    }
+    devices = makers[request.param]
 
     def benches(op: Op) -> Iterator[KernelBench]:
         able = [k for k in op.kernels if devices(k.target)]

@@ -73,8 +73,7 @@ class Access:
                 store.all_valid = False
             elif not store.all_valid:
                 store.valid_view(self.width)[index] = VALID[self.width]
-            if store.written is not None:
-                store.written.view(VALID[self.width].dtype)[index] = VALID[self.width]
+            store.mark_written(self.width, index)
 
     def cells(self, sel: Sel, address: Array) -> Iterator[Part]:
         """Checked parts of an access, for families that combine reading and writing."""

@@ -174,7 +174,7 @@ class Batch:
         if not store.writable or (self.lanes.n_ctas == 1 and self.lanes.grid == (1, 1, 1)):
             return
         if not isinstance(store.shadow, GlobalRaces):
-            store.shadow = GlobalRaces(len(store.data), self.granule)
+            store.shadow = GlobalRaces(*store.span, self.granule)
         store.shadow.access(self, sel, where, cells, width, n, writes)
 
     def _complete(self, fault: Fault, store: Any) -> None:
@@ -202,7 +202,7 @@ class Batch:
     def check_output(self, store: Any, sel: Sel, where: Any, cells: Array, n_bytes: int,
                      width: int) -> None:
         """Fault when a store leaves what the launch may write."""
-        if self.outputs is not None and isinstance(store, Block) and self.sanitise:
+        if self.outputs is not None and isinstance(store, Block):
             self.outputs.check(store, self.lanes.index(sel)[where], cells, n_bytes, width)
 
     def strong(
@@ -210,7 +210,9 @@ class Batch:
     ) -> None:
         """An ordered or atomic access: a flag that may carry knowledge between warps and CTAs."""
         if self.sanitise:
-            self.clocks.strong(sel, access.space, address, reads, writes, order)
+            # One place has one number, whether it is named by its space or generically.
+            place = address | np.uint64(WINDOWS.get(access.space, 0))
+            self.clocks.strong(sel, place, reads, writes, order)
 
     def proxy_fence(self, sel: Sel) -> None:
         """Ordinary writes of these lanes are visible to asynchronous copies from here."""

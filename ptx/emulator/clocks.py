@@ -5,8 +5,6 @@ has seen finished; a warp's entry of its own is one less than its clock, because
 see each other's newest accesses either. `grid` is the same between whole CTAs, for global memory.
 """
 
-from collections.abc import Hashable
-
 import numpy as np
 
 from ptx.emulator.lanes import Lanes, Sel
@@ -32,7 +30,7 @@ class Clocks:
         # What a warp knew at its last fence, and what it may learn at its next one.
         self._fenced: dict[tuple[int, int], tuple[Array, Array]] = {}
         self._pending: dict[tuple[int, int], tuple[Array, Array]] = {}
-        self._flags: dict[Hashable, tuple[dict[int, Array], Array]] = {}
+        self._flags: dict[int, tuple[dict[int, Array], Array]] = {}
 
     def warps(self, sel: Sel) -> list[tuple[int, int]]:
         """The (CTA, warp) pairs of selected lanes."""
@@ -82,9 +80,9 @@ class Clocks:
             np.maximum(self.grid[cta], grid, out=self.grid[cta])
 
     def strong(
-        self, sel: Sel, place: Hashable, places: Array, reads: bool, writes: bool, order: str
+        self, sel: Sel, places: Array, reads: bool, writes: bool, order: str
     ) -> None:
-        """Atomic or ordered accesses to `places` of a store: flags that carry knowledge."""
+        """Atomic or ordered accesses to generic addresses: flags that carry knowledge."""
         if order in ("release", "acq_rel"):
             self.fence(sel)
         if not self._fenced and not self._flags:
@@ -93,11 +91,11 @@ class Clocks:
         for number, at in {*zip(warps.tolist(), places.tolist(), strict=True)}:
             cta, warp = divmod(number, self.lanes.n_warps)
             if reads:
-                self._acquire(cta, warp, (place, at), order in ("acquire", "acq_rel"))
+                self._acquire(cta, warp, at, order in ("acquire", "acq_rel"))
             if writes:
-                self._release(cta, warp, (place, at))
+                self._release(cta, warp, at)
 
-    def _acquire(self, cta: int, warp: int, key: Hashable, at_once: bool) -> None:
+    def _acquire(self, cta: int, warp: int, key: int, at_once: bool) -> None:
         if key not in self._flags:
             return
         rows, grid = self._flags[key]
@@ -110,7 +108,7 @@ class Clocks:
             row, grid = np.maximum(row, old[0]), np.maximum(grid, old[1])
         self._pending[cta, warp] = row, grid
 
-    def _release(self, cta: int, warp: int, key: Hashable) -> None:
+    def _release(self, cta: int, warp: int, key: int) -> None:
         if (cta, warp) not in self._fenced:
             return
         row, grid = self._fenced[cta, warp]

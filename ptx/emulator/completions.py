@@ -139,8 +139,7 @@ class Completions:
         target.valid[copy.target_at] = copy.marks != 0
         if isinstance(target, Block):
             target.all_valid = False
-            if target.written is not None:
-                target.written[copy.target_at] = 1
+            target.mark_written(1, copy.target_at)
         self.state.progress += 1
         if copy.landed is not None:
             copy.landed(copy.lanes)

@@ -85,7 +85,7 @@ def widen(raw: Array, kind: str) -> Array:
         return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if kind in ("f32", "f64"):
         return raw.astype(np.float64)
-    return small_values(kind)[raw]
+    return np.asarray(small_values(kind)[raw])
 
 
 def narrow(values: Array, kind: str, mode: str = "rn") -> Array:

@@ -68,11 +68,11 @@ def elements(words: Array, kind: str, padded: bool = False) -> Array:
         return widen(words[..., None].view(np.uint16), kind)
     raw = words[..., None].view(np.uint8)
     if padded and kind == "e2m1":
-        return small_values(kind)[(raw >> 2) & 15]
+        return np.asarray(small_values(kind)[(raw >> 2) & 15])
     if n_bits == 4:
         raw = np.stack([raw & 15, raw >> 4], axis=-1).reshape(*raw.shape[:-1], 8)
     if kind in GRIDS:
-        return small_values(kind)[raw]
+        return np.asarray(small_values(kind)[raw])
     wide = raw.astype(np.int64)
     if kind[0] == "s":
         half = 1 << (n_bits - 1)

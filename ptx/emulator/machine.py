@@ -122,7 +122,8 @@ class Machine:
         errors: list[EmulatorError] = []
         batch.random, batch.shuffled = random.Random(self.seed), self.seed != 0
         try:
-            batch.outputs = Outputs(self.memory, outputs) if outputs is not None else None
+            judged = outputs is not None and self.sanitise
+            batch.outputs = Outputs(self.memory, outputs or ()) if judged else None
             self._mark_inputs(batch)
             starts = list(range(0, n_all, batch.lanes.n_ctas))
             if batch.shuffled:
@@ -131,7 +132,7 @@ class Machine:
                 for first in starts:
                     batch.start(first)
                     self._run_batch(batch, errors)
-            if batch.outputs is not None and not errors and self.sanitise:
+            if batch.outputs is not None and not errors:
                 batch.outputs.check_written()
         except Fault as fault:
             self._found(batch, fault, errors, placed=fault.kind != "outputs")
@@ -142,14 +143,13 @@ class Machine:
 
     def _mark_inputs(self, batch: Batch) -> None:
         for block in self.memory.blocks():
-            block.shadow = None
             block.writable = batch.outputs is None or block in batch.outputs.blocks
 
     def _close(self, batch: Batch) -> None:
         for block in self.memory.blocks():
-            block.shadow, block.writable = None, True
-        if batch.outputs is not None:
-            batch.outputs.close()
+            block.writable = True
+            if block.written is not None or block.shadow is not None:
+                block.close()
         batch.outputs, batch.collect = None, None
 
     def _run_batch(self, batch: Batch, errors: list[EmulatorError]) -> None:

@@ -30,7 +30,8 @@ class Block:
         self.valid = np.zeros(len(self.data), np.uint8)
         self.all_valid = False
         self.writable = True  # False while a launch has it as an input
-        # Set while a launch runs that must write all of the block.
+        # While a launch runs: the bytes that are its outputs, those it wrote, who touched them.
+        self.span = 0, len(self.data)
         self.written: Array | None = None
         self.shadow: object = None
         self._views = {
@@ -46,9 +47,21 @@ class Block:
         """The written-marks as cells of `width` bytes."""
         return self._views[width][1]
 
-    def settle(self) -> None:
-        """Notice that every byte is written, which makes later loads cheaper."""
-        self.all_valid = bool(self.valid[: self.n_bytes].all())
+    def open(self, first: int, end: int) -> None:
+        """A launch has the bytes from `first` to `end` as outputs."""
+        self.span = first // CELL * CELL, -(-end // CELL) * CELL
+        self.written = np.zeros(self.span[1] - self.span[0], np.uint8)
+
+    def mark_written(self, width: int, cells: Array) -> None:
+        """Note cells of `width` bytes that a launch wrote; they lie in its outputs."""
+        if self.written is not None:
+            self.written.view(f"uint{8 * width}")[cells - self.span[0] // width] = VALID[width]
+
+    def close(self) -> None:
+        """The launch is over. A block that is known to be written is cheaper to read."""
+        if self.span[1] - self.span[0] >= self.n_bytes and not self.all_valid:
+            self.all_valid = bool(self.valid[: self.n_bytes].all())
+        self.written, self.shadow, self.span = None, None, (0, len(self.data))
 
 
 class Memory:
@@ -112,7 +125,7 @@ class Memory:
         block, offset = self.range(address, cells.nbytes)
         block.data[offset : offset + cells.nbytes] = cells.reshape(-1).view(np.uint8)
         block.valid[offset : offset + cells.nbytes] = 1
-        block.settle()
+        block.all_valid |= cells.nbytes == block.n_bytes
 
     def read(self, address: int, cells: Array) -> None:
         """Copy bytes out into an array, written or not."""
@@ -125,4 +138,4 @@ class Memory:
         b, to = self.range(target, n_bytes)
         b.data[to : to + n_bytes] = a.data[start : start + n_bytes].copy()
         b.valid[to : to + n_bytes] = a.valid[start : start + n_bytes].copy()
-        b.settle()
+        b.all_valid &= bool(b.valid[to : to + n_bytes].all())

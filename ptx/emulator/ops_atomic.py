@@ -13,7 +13,6 @@ from ptx.emulator.access import Access
 from ptx.emulator.decode import Build, Flow, Step, opcode
 from ptx.emulator.formats import Type, canonical, narrow, widen
 from ptx.emulator.lanes import Sel
-from ptx.emulator.memory import VALID
 from ptx.emulator.ops_memory import SCOPES, address_of, take_cache_words, take_space
 from ptx.emulator.registers import Get
 from ptx.emulator.syntax import Sink
@@ -110,8 +109,7 @@ def _runner(
             old = out[where]
             _rounds(view, cells, b[where], c[where], combine, old, state)
             out[where] = old
-            if store.written is not None:
-                store.written.view(VALID[width].dtype)[cells] = VALID[width]
+            store.mark_written(width, cells)
         return out
 
     return run

@@ -74,9 +74,11 @@ def _shfl(build: Build) -> Step:
         everywhere = np.zeros(lanes.n_lanes, np.uint32)
         everywhere[numbers] = get(sel)
         member = (np.asarray(mask(sel)) >> other.astype(np.uint32)) & np.uint32(1)
-        if not member.all():
-            bad = numbers[np.broadcast_to(member == 0, len(numbers))]
-            raise Fault("undefined", "reads a lane outside its member mask", bad)
+        present = np.zeros(lanes.n_lanes, bool)
+        present[numbers] = True
+        good = (member != 0) & present[here]
+        if not good.all():
+            raise Fault("undefined", "reads a lane outside its member mask", numbers[~good])
         taint = None
         if source is not None and source.taint is not None:
             taint, origin = source.taint[here], source.origin

@@ -35,17 +35,13 @@ class Outputs:
             block, offset = memory.range(output.address, output.n_bytes)
             if block.base not in self._ranges:
                 self.blocks.append(block)
-                block.written = np.zeros(len(block.data), np.uint8)
             runs = self._ranges.setdefault(block.base, [])
             runs.append((offset, offset + output.n_bytes))
             if output.whole:
                 self._whole.append((block, offset, offset + output.n_bytes))
-
-    def close(self) -> None:
-        """Stop keeping record of what is written."""
         for block in self.blocks:
-            block.written = None
-            block.settle()
+            runs = self._ranges[block.base]
+            block.open(min(start for start, _ in runs), max(end for _, end in runs))
 
     def check(self, block: Block, lanes: Array, cells: Array, n_bytes: int, width: int) -> None:
         """Fault for cells of a block outside its output ranges."""
@@ -67,7 +63,8 @@ class Outputs:
         """Fault for the first byte of a whole output that the launch did not write."""
         for block, start, end in self._whole:
             assert block.written is not None
-            missing = np.flatnonzero(block.written[start:end] == 0)
+            first = block.span[0]
+            missing = np.flatnonzero(block.written[start - first : end - first] == 0)
             if len(missing):
                 offset = start + int(missing[0])
                 raise Fault(

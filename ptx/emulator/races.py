@@ -111,11 +111,12 @@ class SharedRaces:
 
 
 class GlobalRaces:
-    """Last accesses to one allocation by whole CTAs."""
+    """Last accesses by whole CTAs to the bytes `first` to `end` of one allocation."""
 
-    def __init__(self, n_bytes: int, granule: int) -> None:
+    def __init__(self, first: int, end: int, granule: int) -> None:
         self.granule = granule
-        n = -(-n_bytes // granule)
+        self._first = first // granule
+        n = (end - first) // granule
         self.write_cta = np.full(n, NOBODY, np.int32)
         self.read_cta = np.full(n, NOBODY, np.int32)
         self.write_clock = np.zeros(n, np.int32)
@@ -129,8 +130,14 @@ class GlobalRaces:
         lanes: Lanes = state.lanes
         clocks: Clocks = state.clocks
         per = width * n // self.granule
-        at = cells * (width // self.granule)
+        at = cells * (width // self.granule) - self._first
         local = lanes.cta[sel][where]
+        inside = (at >= 0) & (at + per <= len(self.site))
+        if not inside.all():
+            where = np.arange(len(lanes.numbers[sel]))[where][inside]
+            at, local = at[inside], local[inside]
+            if not len(at):
+                return
         if per > 1:
             at, local = at[:, None] + np.arange(per), local[:, None]
         cta = np.broadcast_to(local + lanes.first_cta, at.shape)
@@ -161,11 +168,10 @@ class GlobalRaces:
     ) -> Array:
         other = (last != cta) & (last != NOBODY)
         if not clocks.among_ctas:
-            return other
+            return np.asarray(other)
         # Of several readers only the last is remembered: those before it get the benefit.
         seen = clocks.grid[local, np.maximum(last, 0)]
-        late: Array = other & (last != SEVERAL) & (clock > seen)
-        return late
+        return np.asarray(other & (last != SEVERAL) & (clock > seen))
 
     def _blame(
         self, state: Any, sel: Sel, where: Any, at: Array, bad: Array, how: str, writes: bool
@@ -177,5 +183,5 @@ class GlobalRaces:
             "race",
             f"{verb} what another CTA has {how} at {state.shown_site(int(self.site[at[place]]))} "
             "with no order between them",
-            np.array([lane]), int(at[place]) * self.granule, "", None, fatal=False,
+            np.array([lane]), (int(at[place]) + self._first) * self.granule, "", None, fatal=False,
         )

@@ -19,7 +19,7 @@ from ptx.numerics import Array
 READY, EXITED, AT_BARRIER, GATHERING, YIELDED, WAITING = range(6)
 FAR = np.iinfo(np.int32).max
 MAX_FRUITLESS_WAKES = 10_000
-N_COHORTS = 3
+N_COHORTS = 2
 FULL = np.uint32(0xFFFFFFFF)
 MAX_TABLE_ROWS = 12
 

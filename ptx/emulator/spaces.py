@@ -52,7 +52,6 @@ class Space:
                 self.n_static += n_bytes
                 at += n_bytes + VARIABLE_GAP
         self.all_valid = False
-        self.written: Array | None = None
         self.stride = -(-(self.ends[-1] if self.ends else 0) // 128) * 128
         self.base = owner.astype(np.int64) * self.stride
         n_all = n_owners * self.stride
@@ -68,6 +67,9 @@ class Space:
         self.data.fill(0xFF)
         self.valid.fill(0)
         self.all_valid = False
+
+    def mark_written(self, width: int, cells: Array) -> None:
+        """No launch has shared or local memory as an output."""
 
     def view(self, width: int) -> Array:
         """All bytes as cells of `width` bytes."""
