@@ -1,13 +1,12 @@
-"""Owns what devices that run PTX text share: checks, choice of kernel, rendering, packing, memory.
+"""Owns what devices that run PTX text share: choice of kernel, rendering, packing, memory.
 
 It must not know vendors nor any op by name: `cuda` and `emulator` are subclasses, which supply the
-methods that end this file. A launch is refused before it starts when it does not match the op; the
-first launch of a signature does the checking, the later ones look it up.
+methods that end this file. The first launch of a signature is checked whole (`launch_checks.py`),
+later ones look it up.
 """
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -16,8 +15,9 @@ import numpy as np
 
 from ptx.device import DeviceError, MemoryInfo
 from ptx.devices.buffer import Allocation, DeviceBuffer
+from ptx.devices.launch_checks import checked_dims, checked_launch, checked_place, checked_scalar
 from ptx.numerics import DTYPES, Array
-from ptx.op import Dims, Kernel, Launch, Op, OpError, Param, Shape, Target, listed, pick
+from ptx.op import Dims, Kernel, Launch, Op, Shape, Target, pick
 from ptx.template import source_of, text_of
 
 # What a subclass's `_load` gives and its `_run` takes.
@@ -26,28 +26,6 @@ Output = tuple[int, int]
 
 # A bound on remembered signatures, for a caller whose shapes never repeat.
 MAX_PLANS = 4096
-MAX_U32 = 2**32 - 1
-# The same on every GPU since sm_30.
-MAX_GRID = (2**31 - 1, 65_535, 65_535)
-MAX_BLOCK = (1024, 1024, 64)
-MAX_BLOCK_THREADS = 1024
-
-
-def _real(value: Any) -> bool:
-    return type(value) in (float, int) or isinstance(value, np.floating)
-
-
-def _integer_in(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and low <= value <= high
-
-
-SCALARS: dict[str, Callable[[Any], bool]] = {
-    "f32": _real,
-    "f64": _real,
-    "u32": _integer_in(0, MAX_U32),
-    "i32": _integer_in(-(2**31), 2**31 - 1),
-    "bool": lambda value: isinstance(value, bool),
-}
 
 
 @dataclass(frozen=True)
@@ -88,9 +66,9 @@ class CompiledDevice(ABC):
             if known is not None:
                 values.append(known)
             elif param.shape is None:
-                values.append(_checked_scalar(op, param, args[param.name]))
+                values.append(checked_scalar(op, param, args[param.name]))
             else:
-                buffer = self._checked_place(op, param, args[param.name])
+                buffer = checked_place(op, param, args[param.name], self)
                 values.append(buffer.address)
                 if param.out:
                     outputs.append((buffer.address, buffer.nbytes))
@@ -100,9 +78,6 @@ class CompiledDevice(ABC):
         dims = checked_dims(op, args)
         kernel = pick(op, self.target, dims)
         launch = checked_launch(op, kernel, dims)
-        for name, length in dims.items():
-            if length > MAX_U32:
-                raise OpError(f"{op.name}: {name} is {length}, a kernel takes up to {MAX_U32}")
         values = tuple(dims.get(p.name) if p.shape is None else None for p in op.params)
         return _Plan(op, self._loaded_kernel(op, kernel, dims), launch, values)
 
@@ -114,17 +89,6 @@ class CompiledDevice(ABC):
             shown = f"{source.parent.name}/{source.name}"
             self._loaded[digest] = self._load(text, op.name, shown)
         return self._loaded[digest]
-
-    def _checked_place(self, op: Op, param: Param, buffer: DeviceBuffer) -> DeviceBuffer:
-        if buffer.device is not self:
-            raise OpError(f"{op.name}: {param.name} is a buffer of another device")
-        n_bytes = DTYPES[param.dtype].itemsize
-        if buffer.address % n_bytes:
-            raise OpError(
-                f"{op.name}: {param.name} is at 0x{buffer.address:x}, {param.dtype} needs a "
-                f"multiple of {n_bytes}"
-            )
-        return buffer
 
     # Memory
 
@@ -229,56 +193,6 @@ def _signature(value: Any) -> tuple[Any, ...]:
     if type(value) is DeviceBuffer:
         return value.shape, value.dtype
     return (type(value),)
-
-
-def checked_dims(op: Op, args: dict[str, Any]) -> dict[str, int]:
-    """Axis lengths of a launch; OpError for wrong names, dtypes, shapes or kinds of argument."""
-    shapes: dict[str, Shape] = {}
-    for param in op.params:
-        if param.shape is None:
-            continue
-        value = args.get(param.name)
-        if not isinstance(value, DeviceBuffer):
-            found = type(value).__name__
-            raise OpError(f"{op.name}: {param.name} is {found}, expected a device buffer")
-        if value.dtype != param.dtype:
-            raise OpError(f"{op.name}: {param.name} is {value.dtype}, expected {param.dtype}")
-        shapes[param.name] = value.shape
-    dims = op.bind(shapes)
-    names = sorted(param.name for param in op.given(dims))
-    if sorted(args) != names:
-        raise OpError(f"{op.name}: arguments {sorted(args)}, expected {names}")
-    return dims
-
-
-def checked_launch(op: Op, kernel: Kernel, dims: Dims) -> Launch:
-    """The kernel's geometry for `dims`; OpError when no GPU takes it."""
-    launch = kernel.launch(dims)
-    grid, block = axes(launch.grid), axes(launch.block)
-    if (
-        any(not 1 <= n <= limit for n, limit in zip(grid, MAX_GRID, strict=True))
-        or any(not 1 <= n <= limit for n, limit in zip(block, MAX_BLOCK, strict=True))
-        or prod(block) > MAX_BLOCK_THREADS
-    ):
-        raise OpError(
-            f"{op.name}: {kernel.target}.ptx at {listed(dims)} needs grid {list(grid)} of blocks "
-            f"{list(block)}; limits are {list(MAX_GRID)} and {list(MAX_BLOCK)}, "
-            f"{MAX_BLOCK_THREADS} threads in a block"
-        )
-    return launch
-
-
-def axes(extent: int | tuple[int, ...]) -> tuple[int, int, int]:
-    """A grid or block as its three axes, x first."""
-    given = (extent,) if isinstance(extent, int) else extent
-    x, y, z = (*given, 1, 1)[:3]
-    return x, y, z
-
-
-def _checked_scalar(op: Op, param: Param, value: Any) -> int | float:
-    if not SCALARS[param.dtype](value):
-        raise OpError(f"{op.name}: {param.name} is {value!r}, expected {param.dtype}")
-    return float(value) if param.dtype in ("f32", "f64") else int(value)
 
 
 def _same(call: str, found: Shape, expected: Shape) -> None:

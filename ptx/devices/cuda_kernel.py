@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from ptx.device import DeviceError
-from ptx.devices.compiled import axes
 from ptx.devices.cuda_context import Context, DriverError, Handle
+from ptx.devices.launch_checks import axes
 from ptx.op import Launch, OpError
 
 LOG_BYTES = 16 * 1024

@@ -6,8 +6,10 @@ from ptx.emulator import (
     ops_bits,
     ops_compare,
     ops_control,
+    ops_convert,
     ops_float,
     ops_integer,
+    ops_mbarrier,
     ops_memory,
     ops_mma,
     ops_move,
@@ -15,6 +17,6 @@ from ptx.emulator import (
 )
 
 LOADED = (
-    ops_async, ops_atomic, ops_bits, ops_compare, ops_control, ops_float, ops_integer, ops_memory,
-    ops_mma, ops_move, ops_warp,
+    ops_async, ops_atomic, ops_bits, ops_compare, ops_control, ops_convert, ops_float, ops_integer,
+    ops_mbarrier, ops_memory, ops_mma, ops_move, ops_warp,
 )

@@ -171,7 +171,7 @@ def small_values(kind: str) -> Array:
     if kind == "ue8m0":
         return np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
     if kind == "ue4m3":
-        return np.abs(small_values("e4m3"))
+        return np.asarray(np.abs(small_values("e4m3")))
     grid = GRIDS[kind]
     n_mantissa = grid.n_digits - 1
     codes = np.arange(1 << grid.n_bits)
@@ -186,7 +186,7 @@ def small_values(kind: str) -> Array:
     if kind == "e5m2":
         values[codes & 0x7F == 0x7C] = np.inf
         values[codes & 0x7F > 0x7C] = np.nan
-    return np.where(codes >> (grid.n_bits - 1), -values, values)
+    return np.asarray(np.where(codes >> (grid.n_bits - 1), -values, values))
 
 
 def encode_small(values: Array, kind: str, mode: str = "rn", satfinite: bool = True) -> Array:

@@ -1,6 +1,7 @@
 """Owns logic, shifts and bit fields.
 
 It must not know memory or lanes' order. Contract: the PTX ISA's logic, shift and bit instructions.
+It is long because each opcode is a few lines of its own.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,7 @@
 It must not know memory or lanes' order. Integer forms of shared opcodes are in `ops_integer.py`.
 Contract: the PTX ISA's floating-point, half and mixed precision instructions. An .approx result
 is the correctly rounded one; hardware may differ by the error that the ISA states.
+It is long because each opcode is a few lines of its own.
 """
 
 from collections.abc import Callable

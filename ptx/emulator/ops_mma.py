@@ -2,6 +2,7 @@
 
 It must not know scheduling: selections are whole warps. Contract: the PTX ISA's warp-level matrix
 instructions. Products are exact; one sum in float64 for each result, rounded once.
+It is long because the matrix opcodes share their helpers.
 """
 
 import re

@@ -2,6 +2,7 @@
 
 It must not know what instructions do. Operands and literals are read in `operands.py`. What is not
 in the subset is refused with its line. Contract: the PTX ISA's syntax and directives.
+It is long because the statement grammar is one class.
 """
 
 import re

@@ -3,25 +3,24 @@
 It must not know what instructions compute. Lanes at the lowest counter run together until they
 branch apart, wait, leave, or reach other lanes. With a seed other than 0 the warps run in random
 cohorts, one of which goes as far as it can before the next one does.
+It is long because all waiting states must be seen together.
 """
-
-from collections import defaultdict
 
 import numpy as np
 
 from ptx.emulator.barriers import N_BARRIERS
 from ptx.emulator.batch import Batch
+from ptx.emulator.deadlock import deadlock
 from ptx.emulator.decode import Flow, Step
 from ptx.emulator.errors import Fault
 from ptx.emulator.lanes import WARP, Sel
+from ptx.emulator.members import complete_masks, whole_warps
 from ptx.numerics import Array
 
 READY, EXITED, AT_BARRIER, GATHERING, YIELDED, WAITING = range(6)
 FAR = np.iinfo(np.int32).max
 MAX_FRUITLESS_WAKES = 10_000
 N_COHORTS = 2
-FULL = np.uint32(0xFFFFFFFF)
-MAX_TABLE_ROWS = 12
 
 
 class Schedule:
@@ -39,7 +38,7 @@ class Schedule:
         self._left = max_steps
         self._max_steps = max_steps
         self._fruitless = 0
-        self._last_progress = -1
+        self._last_progress = self._looked_at = -1
         self._cohorts: list[Array] = []
         self.current: Array = np.zeros(0, np.int64)
         self._warp_bits = np.zeros(lanes.n_lanes // WARP, np.int64)
@@ -98,6 +97,11 @@ class Schedule:
             if moved.any():
                 self.status[moved] = READY
                 return
+        gathering = self.status == GATHERING
+        if gathering.any() and self._looked_at != batch.progress:
+            self._looked_at = batch.progress
+            self.status[gathering] = READY
+            return
         if batch.completions.advance():
             self._fruitless = 0
             return
@@ -107,7 +111,7 @@ class Schedule:
             self._fruitless += 1
             self.status[yielded] = READY
             return
-        raise self._deadlock()
+        raise deadlock(batch, self.pcs, self.status, self.alive)
 
     # Running
 
@@ -138,7 +142,7 @@ class Schedule:
                 pc = after
             elif flow is Flow.GATHER:
                 if whole is None:
-                    whole = self._whole_warps(sel)
+                    whole = whole_warps(self.lanes, sel)
                 if not (whole and step.full_mask and step.guard is None):
                     self._gather(step, sel, pc)
                     break
@@ -228,11 +232,23 @@ class Schedule:
         if step.flow is Flow.EXIT:
             self._leave(index)
         elif step.flow is Flow.BARRIER:
-            self.status[chosen] = AT_BARRIER
-            released = self.batch.barriers.arrive(index, step.barrier, self.alive, step.aligned)
-            self._release(released)
+            index = self._hold(index, pc) if step.aligned else index
+            if len(index):
+                self.status[index] = AT_BARRIER
+                self._release(
+                    self.batch.barriers.arrive(index, step.barrier, self.alive, step.aligned)
+                )
         else:
             self._wait(step, index)
+
+    def _hold(self, index: Array, pc: int) -> Array:
+        """Lanes whose warp is complete; the others wait while some of their warp look for a flag.
+        """
+        waiting = np.flatnonzero((self.status == GATHERING) & (self.pcs == pc))
+        index = np.union1d(index, waiting)
+        held = self._looking()[self.lanes.global_warp[index]]
+        self.status[index[held]] = GATHERING
+        return np.asarray(index[~held])
 
     def _wait(self, step: Step, index: Array) -> None:
         assert step.ready is not None
@@ -269,17 +285,6 @@ class Schedule:
         self.pcs[index] += 1
         self.status[index] = READY
 
-    # Member masks
-
-    def _whole_warps(self, sel: Sel) -> bool:
-        counts = np.bincount(self.lanes.global_warp[sel])
-        return bool(((counts == 0) | (counts == WARP)).all())
-
-    def _bits(self, index: Array) -> Array:
-        bits = np.zeros(self.lanes.n_lanes // WARP, np.int64)
-        np.add.at(bits, self.lanes.global_warp[index], np.int64(1) << (index % WARP))
-        return bits
-
     def _gather(self, step: Step, sel: Sel, pc: int) -> None:
         """Lanes wait until all of their member mask are at this step, then run it together."""
         assert step.mask is not None
@@ -291,20 +296,9 @@ class Schedule:
         self.pcs[arriving] = pc
         waiting = np.flatnonzero((self.status == GATHERING) & (self.pcs == pc))
         index = np.union1d(arriving, waiting)
-        warp, lane = self.lanes.global_warp[index], index % WARP
-        mask = np.broadcast_to(step.mask(index), len(index)).astype(np.int64)
-        outside = (mask >> lane) & 1 == 0
-        if outside.any():
-            raise Fault("barrier", "a lane is not in its own member mask", index[outside])
-        needed = mask & self._bits(np.flatnonzero(self.lanes.exists))[warp]
-        gone = needed & ~self._bits(np.flatnonzero(self.alive))[warp]
-        if gone.any():
-            at = int(np.argmax(gone != 0))
-            other = int(gone[at]).bit_length() - 1
-            raise Fault("barrier", f"lane {other} of its member mask has exited", index[gone != 0])
-        there = self._bits(index)[warp]
-        complete = needed & ~there == 0
-        if step.aligned and not complete.all():
+        complete = complete_masks(self.lanes, index, step.mask(index), self.alive)
+        looking = self._looking()[self.lanes.global_warp[index]]
+        if step.aligned and not (complete | looking).all():
             raise Fault("barrier", "lanes of the warp are elsewhere", index[~complete])
         going = index[complete]
         self.status[index[~complete]] = GATHERING
@@ -314,21 +308,6 @@ class Schedule:
             self.pcs[going] = pc + 1
             self.status[going] = READY
 
-    # Giving up
-
-    def _deadlock(self) -> Fault:
-        rows: dict[tuple[int, int], list[int]] = defaultdict(list)
-        stuck = np.flatnonzero(self.alive)
-        for lane in stuck:
-            rows[int(self.pcs[lane]), int(self.status[lane])].append(int(lane))
-        lines = []
-        for (pc, _), lanes in sorted(rows.items())[:MAX_TABLE_ROWS]:
-            step, first = self.code[pc], lanes[0]
-            what = step.waits_for or "somebody's progress"
-            warps = sorted({int(self.lanes.warp[lane]) for lane in lanes})
-            lines.append(
-                f"{len(lanes)} lanes, first CTA {self.lanes.cta_of(first)}, warps {warps[:8]}: "
-                f"{self.batch.shown_site(pc)} waits for {what}"
-            )
-        self.batch.site = int(self.pcs[stuck[0]])
-        return Fault("deadlock", "nobody can go on:\n  " + "\n  ".join(lines), stuck)
+    def _looking(self) -> Array:
+        """Warps with lanes that look for something before they come to where the others are."""
+        return np.asarray((self.status == YIELDED).reshape(-1, WARP).any(axis=1))

@@ -1,4 +1,7 @@
-"""Protects matrix instructions: fragments spelled out element by element, products in integers."""
+"""Protects matrix instructions: fragments spelled out element by element, products in integers.
+
+It is long because fragments are spelled out.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Protects whole kernels with known answers, each under three seeds with the same bits."""
+"""Protects whole kernels with known answers, each under three seeds with the same bits.
+
+It is long because whole kernels are.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Protects every rule of the sanitiser: a planted bug each, and the line that is named."""
+"""Protects every rule of the sanitiser: a planted bug each, and the line that is named.
+
+It is long because every rule has its planted bug.
+"""
 
 import numpy as np
 import pytest

@@ -12,7 +12,8 @@ import pytest
 from ptx.device import DeviceError, MemoryInfo
 from ptx.devices import compiled
 from ptx.devices.buffer import DeviceBuffer
-from ptx.devices.compiled import CompiledDevice, axes
+from ptx.devices.compiled import CompiledDevice
+from ptx.devices.launch_checks import axes
 from ptx.inventory import targets
 from ptx.linear.op import OP as LINEAR
 from ptx.op import Kernel, Launch, Op, OpError, Param, buf
@@ -311,3 +312,11 @@ def test_a_grid_has_three_axes():
     assert axes(7) == (7, 1, 1)
     assert axes((7, 2)) == (7, 2, 1)
     assert axes((7, 2, 3)) == (7, 2, 3)
+
+
+def test_an_axis_past_32_bits_is_refused(device):
+    w = DeviceBuffer(device, PAGE, (2**32, 1), "f32", None)
+    arguments = {"x": device.allocate((1, 1), "f32", "x"), "w": w,
+                 "y": DeviceBuffer(device, PAGE, (1, 2**32), "f32", None)}
+    with pytest.raises(OpError, match="linear: N is 4294967296, a kernel takes up to 4294967295"):
+        device.launch(LINEAR, **arguments)
