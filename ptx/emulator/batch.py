@@ -238,8 +238,8 @@ def narrowest(kernel: Kernel) -> int:
     widths = [8]
     for source in kernel.code:
         if source.opcode in ("ld", "st", "atom", "red") and "param" not in source.mods:
-            type_ = TYPES.get(source.mods[-1])
-            widths.append(type_.n_bits // 8 if type_ else 1)
+            type_ = TYPES.get(source.mods[-1] if source.mods else "")
+            widths.append(max(1, type_.n_bits // 8) if type_ else 1)
         elif source.opcode in ("ldmatrix", "stmatrix", "cp", "wgmma"):
             widths.append(4)
     return min(widths)

@@ -85,6 +85,13 @@ class Build:
                 return word
         return None
 
+    def take_bits(self, also: str = "") -> Type:
+        """A type of plain bits or integers, one value in a register, or of the kind `also`."""
+        type_ = self.take_type()
+        if type_.n_packed == 2 or type_.kind not in ("b", "u", "s", also):
+            raise self.refuse(f"is not for {type_.name}")
+        return type_
+
     def take_type(self) -> Type:
         """Remove and return the last modifier, a type."""
         if not self.mods or self.mods[-1] not in TYPES:
@@ -101,6 +108,8 @@ class Build:
 
     def operand(self, at: int) -> Operand:
         """The operand at a place."""
+        if at >= len(self.source.operands):
+            raise self.refuse(f"has {len(self.source.operands)} operands, too few")
         return self.source.operands[at]
 
     def reg(self, operand: Operand) -> Reg | None:
@@ -128,6 +137,8 @@ class Build:
             value = self.literal(operand, type_)
             return lambda sel: value
         if isinstance(operand, Symbol):
+            if type_.n_bits < 32 or type_.kind not in "bus":
+                raise self.refuse(f"the address of {operand.name} is no {type_.name}")
             address = type_.dtype.type(self.state.address_of(operand.name, self))
             return lambda sel: address
         raise self.refuse(f"{type(operand).__name__.lower()} is not a value")
@@ -193,7 +204,7 @@ class Build:
         clock = self.state.clock(operand.name)
         if clock is not None:
             return lambda sel: np.full(len(self.lanes.index(sel)), clock(), type_.dtype)
-        if operand.name not in self.lanes.special:
+        if operand.name not in self.lanes.special or type_.n_packed == 2:
             raise self.refuse(f"{operand.name} is outside what the emulator runs")
         values = self.lanes.special[operand.name]
         return lambda sel: values[sel].astype(type_.dtype)

@@ -24,6 +24,7 @@ NEEDS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
     (r"setmaxnreg\.", 0, (90, 100, 101, 103, 110, 120, 121)),
     (r"cvt\..*(e2m1x2|ue8m0x2|e2m3x2|e3m2x2)", 0, (100, 101, 103, 110, 120, 121)),
     (r"(add|mul|fma)\..*f32x2", 100, ()),
+    (r"(ld|st)\..*(v8\.|v4\.[bu]64)", 100, ()),
     (r"clusterlaunchcontrol", 100, ()),
     (r"mma\..*(e4m3|e5m2)", 89, ()),
     (r"cvt\..*(e4m3x2|e5m2x2)", 89, ()),

@@ -23,7 +23,7 @@ U32, S32, U64 = TYPES["u32"], TYPES["s32"], TYPES["u64"]
 
 @opcode(*LOGIC)
 def _logic(build: Build) -> Step:
-    type_, name = build.take_type(), build.source.opcode
+    type_, name = build.take_bits("pred"), build.source.opcode
     n = 1 if name in ("not", "cnot") else 2
     build.done(n + 1)
     get = [build.read(build.operand(at), type_) for at in range(1, n + 1)]
@@ -32,7 +32,7 @@ def _logic(build: Build) -> Step:
 
 @opcode("shl", "shr")
 def _shift(build: Build) -> Step:
-    type_, left = build.take_type(), build.source.opcode == "shl"
+    type_, left = build.take_bits(), build.source.opcode == "shl"
     build.done(3)
     put = build.write(build.operand(0), type_)
     a, amount = build.read(build.operand(1), type_), build.read(build.operand(2), U32)
@@ -104,7 +104,7 @@ def _table_word(table: int) -> Callable[[Array, Array, Array], Array]:
 
 @opcode("lop3")
 def _lop3(build: Build) -> Step:
-    type_ = build.take_type()
+    type_ = build.take_bits()
     build.done(5)
     get = [build.read(build.operand(at), type_) for at in (1, 2, 3)]
     f = _table_word(build.integer(4) & 0xFF)
@@ -178,7 +178,7 @@ def extract(a: Array, start: Array, count: Array, type_: Type) -> Array:
 
 @opcode("bfe")
 def _bfe(build: Build) -> Step:
-    type_ = build.take_type()
+    type_ = build.take_bits()
     build.done(4)
     put = build.write(build.operand(0), type_)
     a = build.read(build.operand(1), type_)
@@ -188,7 +188,7 @@ def _bfe(build: Build) -> Step:
 
 @opcode("bfi")
 def _bfi(build: Build) -> Step:
-    type_ = build.take_type()
+    type_ = build.take_bits()
     build.done(5)
     put = build.write(build.operand(0), type_)
     a, b = (build.read(build.operand(at), type_) for at in (1, 2))
@@ -235,7 +235,7 @@ def reverse_bits(x: Array, n_bits: int) -> Array:
 
 @opcode("popc", "clz", "brev", "bfind")
 def _count(build: Build) -> Step:
-    type_, name = build.take_type(), build.source.opcode
+    type_, name = build.take_bits(), build.source.opcode
     shifts = build.take("shiftamt")
     build.done(2)
     n_bits = type_.n_bits

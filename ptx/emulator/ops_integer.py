@@ -110,7 +110,7 @@ def _with_carry(build: Build, type_: Type, subtracts: bool, reads: bool, writes:
 
 @opcode("addc", "subc")
 def _carry_in(build: Build) -> Step:
-    type_, writes = build.take_type(), bool(build.take("cc"))
+    type_, writes = build.take_bits(), bool(build.take("cc"))
     build.done(3)
     return _with_carry(build, type_, build.source.opcode == "subc", True, writes)
 
@@ -171,12 +171,12 @@ def build_integer_div(build: Build, type_: Type) -> Step:
 
 @opcode("rem")
 def _rem(build: Build) -> Step:
-    return build_integer_div(build, build.take_type())
+    return build_integer_div(build, build.take_bits())
 
 
 @opcode("sad")
 def _sad(build: Build) -> Step:
-    type_ = build.take_type()
+    type_ = build.take_bits()
     build.done(4)
     get = [build.read(build.operand(at), type_) for at in (1, 2, 3)]
     put = build.write(build.operand(0), type_)
@@ -185,10 +185,10 @@ def _sad(build: Build) -> Step:
 
 @opcode("dp4a", "dp2a")
 def _dot(build: Build) -> Step:
-    kinds = [build.mods.pop() for _ in range(2)][::-1]
+    kinds, build.mods = build.mods[-2:], build.mods[:-2]
     half = build.take("lo", "hi") if build.source.opcode == "dp2a" else None
     build.done(4)
-    if set(kinds) - {"u32", "s32"}:
+    if len(kinds) != 2 or set(kinds) - {"u32", "s32"}:
         raise build.refuse("needs the types u32 or s32")
     result = TYPES["s32" if "s32" in kinds else "u32"]
     put, word = build.write(build.operand(0), TYPES["u32"]), TYPES["u32"]

@@ -80,7 +80,7 @@ def _mma(build: Build) -> Step:
     scaled, vector = build.take("block_scale"), build.take("scale_vec::1X", "scale_vec::2X",
                                                            "scale_vec::4X")
     satfinite = bool(build.take("satfinite"))
-    scale_type = build.mods.pop() if scaled else ""
+    scale_type = build.mods.pop() if scaled and build.mods else ""
     if len(build.mods) != 4:
         raise build.refuse("needs the types of D, A, B and C")
     d_type, a_type, b_type, c_type = build.mods

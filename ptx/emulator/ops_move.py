@@ -42,6 +42,8 @@ def _mov(build: Build) -> Step:
     type_ = build.take_type()
     build.done(2)
     target, source = build.operand(0), build.operand(1)
+    if type_.n_packed == 2 and type_.n_bits < 128:
+        raise build.refuse(f"is not for {type_.name}: use b{type_.n_bits}")
     if isinstance(source, Vector):
         return _pack(build, type_, target, source)
     if isinstance(target, Vector):
@@ -58,8 +60,16 @@ def _mov(build: Build) -> Step:
     return Step(run)
 
 
+def _part(build: Build, type_: Type, n_parts: int) -> Type:
+    """The type of each of the parts that a word is made of."""
+    name = f"b{type_.n_bits // max(1, n_parts)}"
+    if n_parts not in (2, 4, 8) or name not in TYPES or type_.kind == "pred":
+        raise build.refuse(f"{type_.name} is not {n_parts} whole parts")
+    return TYPES[name]
+
+
 def _pack(build: Build, type_: Type, target: Operand, source: Vector) -> Step:
-    part = TYPES[f"b{type_.n_bits // len(source.items)}"]
+    part = _part(build, type_, len(source.items))
     get = build.reads(source, part, len(source.items), copies=True)
     put, carry = build.write(target, type_), carry_taint(build, [*source.items], [target])
 
@@ -73,7 +83,7 @@ def _pack(build: Build, type_: Type, target: Operand, source: Vector) -> Step:
 
 
 def _unpack(build: Build, type_: Type, target: Vector, source: Operand) -> Step:
-    part = TYPES[f"b{type_.n_bits // len(target.items)}"]
+    part = _part(build, type_, len(target.items))
     get = build.read(source, type_, copies=True)
     puts = [build.write(item, part) for item in target.items]
     kept = [item for item in target.items if not isinstance(item, Sink)]

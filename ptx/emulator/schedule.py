@@ -10,6 +10,7 @@ import numpy as np
 
 from ptx.emulator.barriers import N_BARRIERS
 from ptx.emulator.batch import Batch
+from ptx.emulator.cohorts import Cohorts
 from ptx.emulator.deadlock import deadlock
 from ptx.emulator.decode import Flow, Step
 from ptx.emulator.errors import Fault
@@ -20,7 +21,6 @@ from ptx.numerics import Array
 READY, EXITED, AT_BARRIER, GATHERING, YIELDED, WAITING = range(6)
 FAR = np.iinfo(np.int32).max
 MAX_FRUITLESS_WAKES = 10_000
-N_COHORTS = 2
 
 
 class Schedule:
@@ -39,9 +39,8 @@ class Schedule:
         self._max_steps = max_steps
         self._fruitless = 0
         self._last_progress = self._looked_at = -1
-        self._cohorts: list[Array] = []
+        self._cohorts = Cohorts(batch.random, lanes.n_lanes // WARP)
         self.current: Array = np.zeros(0, np.int64)
-        self._warp_bits = np.zeros(lanes.n_lanes // WARP, np.int64)
 
     def run(self) -> None:
         """Until every lane has left; Fault for what goes wrong."""
@@ -68,25 +67,13 @@ class Schedule:
                 self._wake()
                 continue
             if self.batch.shuffled:
-                ready = self._cohort(ready)
+                ready = self._cohorts.first(ready)
             masked = np.where(ready, self.pcs, FAR)
             pc = int(masked.min())
             here = masked == pc
             masked[here] = FAR
             index = np.flatnonzero(here)
             return pc, self.lanes.compact(index), int(masked.min())
-
-    def _cohort(self, ready: Array) -> Array:
-        """The ready lanes of the first cohort that has any."""
-        while True:
-            while self._cohorts:
-                mine = ready & self._cohorts[-1]
-                if mine.any():
-                    return mine
-                self._cohorts.pop()
-            n_warps = self.lanes.n_lanes // WARP
-            drawn = np.array([self.batch.random.randrange(N_COHORTS) for _ in range(n_warps)])
-            self._cohorts = [np.repeat(drawn == n, WARP) for n in range(N_COHORTS)]
 
     def _wake(self) -> None:
         """Nobody is ready: let pollers look again, let copies land, or say who waits for what."""

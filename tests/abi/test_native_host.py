@@ -1,7 +1,7 @@
 """Guards the main job as MeshLLM does it: a native program, local symbols, its own threads.
 
 The program is `tests/host`. What it can judge itself it asserts, so most tests here only choose
-what is broken around it.
+what is broken around it. Long because every way to break the start is one test here.
 """
 
 from __future__ import annotations

@@ -1,0 +1,78 @@
+"""Protects what is easily forgotten: hints, register budgets, half atomics, wide vectors."""
+
+import numpy as np
+import pytest
+
+from ptx.emulator import EmulatorError
+
+RNG = np.random.default_rng(9)
+
+
+def test_hints_change_nothing(bench):
+    body = """
+    .reg .b32 t, v<8>; .reg .b64 at, off, pol; mov.u32 t, %tid.x; mul.wide.u32 off, t, 32;
+    createpolicy.fractional.L2::evict_first.b64 pol, 1.0;
+    add.u64 at, x, off; prefetch.global.L2 [at];
+    ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {v0, v1, v2, v3}, [at], pol;
+    ld.global.v4.b32 {v4, v5, v6, v7}, [at+16];
+    griddepcontrol.launch_dependents; griddepcontrol.wait; membar.gl; nanosleep.u32 10;
+    add.u64 at, y, off; st.global.cs.v4.b32 [at], {v0, v1, v2, v3};
+    st.global.v2.b32 [at+16], {v4, v5}; st.global.wt.v2.b32 [at+24], {v6, v7}; ret;
+    """
+    x = RNG.integers(0, 2**32, 256, np.uint32)
+    got = bench.kernel(body, {"x": x, "y": 1024}, outputs=("y",))
+    assert np.array_equal(got["y"].view(np.uint32), x)
+
+
+def test_wide_vectors_of_sm_120(bench):
+    regs = ", ".join(f"v{r}" for r in range(8))
+    body = f"""
+    .reg .b32 t, v<8>; .reg .b64 at, off; mov.u32 t, %tid.x; mul.wide.u32 off, t, 32;
+    add.u64 at, x, off; ld.global.v8.b32 {{{regs}}}, [at];
+    add.u64 at, y, off; st.global.v8.b32 [at], {{{regs}}}; ret;
+    """
+    x = RNG.integers(0, 2**32, 256, np.uint32)
+    got = bench.kernel(body, {"x": x, "y": 1024}, target="sm_120a")
+    assert np.array_equal(got["y"].view(np.uint32), x)
+    with pytest.raises(EmulatorError, match="needs sm_100"):
+        bench.kernel(body, {"x": x, "y": 1024}, target="sm_90a")
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("setmaxnreg.dec.sync.aligned.u32 100;", "steps of 8"),
+    ("setmaxnreg.inc.sync.aligned.u32 264;", "steps of 8"),
+    ("setmaxnreg.inc.sync.aligned.u32 240;", "register bound at entry"),
+])
+def test_register_budgets(bench, line, words):
+    with pytest.raises(EmulatorError, match=words):
+        bench.kernel(line + " ret;", {})
+
+
+def test_half_atomics(bench):
+    body = """
+    .reg .b32 t, one; .reg .b16 h; mov.b32 one, 0x3C003C00; mov.b16 h, 0x3C00;
+    red.global.add.noftz.f16x2 [x], one; red.global.add.noftz.f16 [x+4], h; ret;
+    """
+    got = bench.kernel(body, {"x": np.zeros(4, np.float16)}, block=64)
+    assert got["x"].tolist() == [64, 64, 64, 0]
+
+
+def test_pairs_of_f32(bench):
+    a, b, c = (RNG.standard_normal(64).astype(np.float32) for _ in range(3))
+    single = bench.evaluate("fma.rn.f32 d, a, b, c;", "f32", ("f32", a), ("f32", b), ("f32", c))
+    pairs = bench.evaluate("fma.rn.f32x2 d, a, b, c;", "b64",
+                           *[("b64", x.view(np.uint64)) for x in (a, b, c)])
+    assert np.array_equal(pairs.view(np.uint32), single)
+
+
+@pytest.mark.parametrize("word", ["inc", "dec", "exch"])
+def test_counting_atomics_return_what_was_there(bench, word):
+    body = f"""
+    .reg .b32 t, r; .reg .b64 at, off; mov.u32 t, %tid.x; mul.wide.u32 off, t, 4;
+    atom.global.{word}.{"b32" if word == "exch" else "u32"} r, [x], 5;
+    add.u64 at, y, off; st.global.u32 [at], r; ret;
+    """
+    got = bench.kernel(body, {"x": np.array([2], np.uint32), "y": 32}, block=8)
+    want = {"inc": [2, 3, 4, 5, 0, 1, 2, 3], "dec": [2, 1, 0, 5, 4, 3, 2, 1],
+            "exch": [2, 5, 5, 5, 5, 5, 5, 5]}[word]
+    assert got["y"].view(np.uint32).tolist() == want
