@@ -1,6 +1,7 @@
 """Owns what the ABI tests load: the product's libraries, one with a tiny boot, tiny models."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,6 +47,13 @@ assert len(finish()) == 64
 
 # Every byte here must survive C source, the linker and Python's own start.
 AWKWARD = "a b'\"%s\\n$ü?"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hosts_heed_an_interrupt() -> None:
+    """A shell's background job ignores SIGINT, and so would every host started from it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
