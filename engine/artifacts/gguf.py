@@ -8,13 +8,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.artifacts import quants
+from engine.artifacts.closing import Closing
 from engine.artifacts.ggml_types import type_label
 from engine.artifacts.gguf_parse import parse_header
 from engine.artifacts.gguf_types import GgufValue
@@ -86,7 +86,7 @@ class GgufTensor:
                 raise ModelError(f"{self._shown}: element {where} is {flat[first]}, not finite")
 
 
-class GgufFile:
+class GgufFile(Closing):
     """An open model: one file, or the parts of one seen as a whole (`slices.open_parts`).
 
     `path` the (first) file, `metadata` typed values in file order, `tensors` in file order,
@@ -151,19 +151,6 @@ class GgufFile:
         """Let go of the files. Arrays and values handed out stay valid and keep them mapped."""
         for file in self.files:
             file.close()
-
-    def __enter__(self) -> "GgufFile":
-        """The file itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def open_gguf(path: PathLike) -> GgufFile:

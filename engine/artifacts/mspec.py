@@ -12,12 +12,13 @@ import os
 import threading
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.artifacts.closing import Closing
 from engine.artifacts.mapped_file import MappedFile, PathLike, path_bytes, printable
 from engine.artifacts.mspec_directory import read_directory
 from engine.artifacts.mspec_format import JOURNAL_SUFFIX, Identity, Kind, MspecObject, aligned
@@ -44,7 +45,7 @@ class Verification(NamedTuple):
     thread: str
 
 
-class MspecFile:
+class MspecFile(Closing):
     """An open file. `path`, `shown` (for people), `n_bytes`, `identity`, `policy`, `file_id`, and
     `objects` by name in file order. Usable from several threads; a context manager."""
 
@@ -96,19 +97,6 @@ class MspecFile:
     def close(self) -> None:
         """Let go of the file. Arrays handed out stay valid and keep it mapped."""
         self._file.close()
-
-    def __enter__(self) -> "MspecFile":
-        """The file itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _tensor(self, entry: MspecObject) -> MspecTensor:
         return MspecTensor(entry, self.shown, functools.partial(self._sound, entry))

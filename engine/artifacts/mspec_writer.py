@@ -14,12 +14,12 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.artifacts.closing import Closing
 from engine.artifacts.mapped_file import PathLike, path_bytes, printable
 from engine.artifacts.mspec_directory import pack_header, pack_identity, pack_object
 from engine.artifacts.mspec_format import (
@@ -47,7 +47,7 @@ Chunk = bytes | bytearray | memoryview | npt.NDArray[Any]
 PART_SUFFIX = b".part"
 
 
-class MspecWriter:
+class MspecWriter(Closing):
     """Writes one file; a context manager. Leaving it without `finish` keeps what is done, for the
     next run. Not for several threads at once."""
 
@@ -172,19 +172,6 @@ class MspecWriter:
         """Let go of the files; what is done stays for the next run."""
         self._part.close()
         self._journal.close()
-
-    def __enter__(self) -> "MspecWriter":
-        """The writer itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     def _require_open(self) -> None:
         if not self._part.is_open:

@@ -6,7 +6,8 @@ effects   reads and writes all of h; h overlaps neither x nor w
 rounding  float32 arithmetic; the order of the sum is free and does not depend on T
 """
 
-from ptx.op import Kernel, Launch, Op, Param, buf
+from ptx.linear_kernel import portable
+from ptx.op import Op, Param, buf
 
 OP = Op(
     name="linear_add",
@@ -18,13 +19,6 @@ OP = Op(
         Param("K", "u32"),
     ),
     tolerance="f32_reduction",
-    kernels=(
-        Kernel(
-            "portable",
-            lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
-            fits=lambda dims: dims["N"] <= 8 * 65_535,
-            constants=lambda dims: {"entry": "linear_add", "weight": "f32", "add": True},
-        ),
-    ),
+    kernels=(portable("linear_add", "f32", add=True),),
     examples=({"T": 1, "N": 1536, "K": 576},),
 )

@@ -9,7 +9,8 @@ rounding  float32 arithmetic; the order of the sum is free and does not depend o
           a weight, its code times its scale, is exact in float32
 """
 
-from ptx.op import Kernel, Launch, Op, Param, buf
+from ptx.linear_kernel import portable
+from ptx.op import Op, Param, buf
 
 OP = Op(
     name="linear_int4_group128",
@@ -22,16 +23,7 @@ OP = Op(
         Param("K", "u32"),
     ),
     tolerance="f32_reduction",
-    kernels=(
-        Kernel(
-            "portable",
-            lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
-            fits=lambda dims: dims["N"] <= 8 * 65_535,
-            constants=lambda dims: {
-                "entry": "linear_int4_group128", "weight": "int4", "add": False
-            },
-        ),
-    ),
+    kernels=(portable("linear_int4_group128", "int4", add=False),),
     requires={
         "K = 2 J": lambda dims: dims["K"] == 2 * dims["J"],
         "K = 128 R": lambda dims: dims["K"] == 128 * dims["R"],

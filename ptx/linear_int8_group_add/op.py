@@ -7,7 +7,8 @@ rounding  float32 arithmetic; the order of the sum is free and does not depend o
           a weight, its code times its scale, is exact in float32
 """
 
-from ptx.op import Kernel, Launch, Op, Param, buf
+from ptx.linear_kernel import portable
+from ptx.op import Op, Param, buf
 
 OP = Op(
     name="linear_int8_group_add",
@@ -20,16 +21,7 @@ OP = Op(
         Param("K", "u32"),
     ),
     tolerance="f32_reduction",
-    kernels=(
-        Kernel(
-            "portable",
-            lambda dims: Launch(grid=(dims["T"], -(-dims["N"] // 8)), block=256),
-            fits=lambda dims: dims["N"] <= 8 * 65_535,
-            constants=lambda dims: {
-                "entry": "linear_int8_group_add", "weight": "int8", "add": True
-            },
-        ),
-    ),
+    kernels=(portable("linear_int8_group_add", "int8", add=True),),
     requires={"K = 128 R": lambda dims: dims["K"] == 128 * dims["R"]},
     examples=({"T": 1, "N": 17408, "K": 5120, "R": 40},),
 )

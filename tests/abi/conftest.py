@@ -14,6 +14,7 @@ from skippy_abi.build import build_engine
 from tests import tiny
 from tests.abi import c_host, hybrid
 from tests.abi.c_host import Host, Libraries, Ran
+from tests.abi.steps import greedy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -155,3 +156,27 @@ def hybrid_judge(runtime: client.Host, hybrids: Path) -> Iterator[hybrid.Judge]:
     model = hybrid.opened(runtime, hybrids)
     yield hybrid.Judge(model)
     model.free()
+
+
+@pytest.fixture
+def filled(hybrid_model: client.OpenModel) -> client.OpenSession:
+    """A session of the hybrid with 30 tokens."""
+    session = hybrid_model.session()
+    session.prefill(hybrid.text(30))
+    return session
+
+
+@pytest.fixture
+def target(hybrid_model: client.OpenModel, filled: client.OpenSession) -> client.OpenSession:
+    """Another session, with some tokens of its own."""
+    session = hybrid_model.session()
+    session.prefill(hybrid.text(7, seed=2))
+    return session
+
+
+@pytest.fixture
+def untouched(target: client.OpenSession, hybrid_judge: hybrid.Judge) -> Iterator[None]:
+    """Whatever was refused, the target goes on as if nothing had come."""
+    yield
+    held = target.position, hybrid.export(target), greedy(target, 9, 4)
+    assert held == (7, *hybrid_judge(hybrid.text(7, seed=2)))

@@ -7,6 +7,7 @@ from engine.errors import Status
 from skippy_abi.client import OpenModel, OpenSession
 
 N_LAYERS = 2
+PENALISED = {"seed": 5, "repeat_penalty": 1.5, "presence_penalty": 0.5, "penalty_last_n": -1}
 
 
 def raw(session: OpenSession, name: str, *args: Any) -> tuple[int, str | None]:
@@ -110,11 +111,40 @@ def batch(
 
 def greedy(session: OpenSession, token: int, n: int) -> list[int]:
     """Feed `token` and then each answer: n greedy tokens."""
+    return decoded(session, token, n, None)
+
+
+def decoded(session: OpenSession, token: int, n: int, sampling: Any) -> list[int]:
+    """Feed `token` and then each answer: n tokens of a sampler."""
     found = []
     for _ in range(n):
-        token = session.decode(token)
+        token = session.decode(token, sampling)
         found.append(token)
     return found
+
+
+def with_and_without_a_span(
+    model: OpenModel, fed: Sequence[int], n_right: int, n_vocab: int
+) -> tuple[OpenSession, OpenSession]:
+    """Two sessions with the same 12 penalised tokens: fed one by one, and behind a wrong draft.
+
+    The draft is right for `n_right` of its four tokens, then wrong, and trimmed to what is right.
+    """
+    sampling = model.host.sampling(**PENALISED)
+    plain, spanned = model.session(), model.session()
+    plain.prefill(fed)
+    spanned.prefill(fed)
+    wanted, found = decoded(plain, 9, 12, sampling), decoded(spanned, 9, 3, sampling)
+    right, wrong = wanted[3 : 3 + n_right], wanted[3 + n_right : 7]
+    draft = [found[-1], *right, *[(token + 1) % n_vocab for token in wrong]]
+    seen = verify_sampled(spanned, draft, sampling)
+    assert seen == wanted[3 : 4 + n_right]
+    assert spanned.position == len(fed) + 3 + len(draft)
+    trim(spanned, len(fed) + 3 + len(seen))
+    found += seen
+    found += decoded(spanned, found[-1], 12 - len(found), sampling)
+    assert found == wanted
+    return plain, spanned
 
 
 def straight(model: OpenModel, tokens: Sequence[int]) -> tuple[bytes, list[int]]:

@@ -6,12 +6,21 @@ from typing import Any
 import pytest
 
 from engine.errors import Status
-from skippy_abi.client import Host, OpenModel, OpenSession
+from skippy_abi.client import Host, OpenModel
 from tests.abi.hybrid import Judge, export, opened, text
-from tests.abi.steps import call, greedy, raw, refused, save, trim, verify, verify_sampled
+from tests.abi.steps import (
+    call,
+    greedy,
+    raw,
+    refused,
+    save,
+    trim,
+    verify,
+    verify_sampled,
+    with_and_without_a_span,
+)
 
 STARTS = [0, 1, 3, 40]
-PENALISED = {"seed": 5, "repeat_penalty": 1.5, "presence_penalty": 0.5, "penalty_last_n": -1}
 
 
 def span(k: int) -> list[int]:
@@ -150,36 +159,11 @@ def test_a_replay_without_room_asks_for_a_reset(
     model.free()
 
 
-def serial(session: OpenSession, first: int, n: int, sampling: Any) -> list[int]:
-    token, found = first, []
-    for _ in range(n):
-        token = session.decode(token, sampling)
-        found.append(token)
-    return found
-
-
-@pytest.mark.parametrize("j", range(5))
-def test_a_sampler_never_saw_the_rejected_tokens(
-    hybrid_model: OpenModel, runtime: Host, j: int
-) -> None:
+@pytest.mark.parametrize("n_right", range(5))
+def test_a_sampler_never_saw_the_rejected_tokens(hybrid_model: OpenModel, n_right: int) -> None:
     """Penalties, random state and the hybrid's state equal those of the run without a span."""
-    sampling = runtime.sampling(**PENALISED)
-    plain = hybrid_model.session()
-    plain.prefill(text(6))
-    wanted = serial(plain, 9, 12, sampling)
-    session = hybrid_model.session()
-    session.prefill(text(6))
-    found = serial(session, 9, 3, sampling)
-    # The draft is right for j tokens, then wrong.
-    draft = [found[-1], *wanted[3 : 3 + j], *[(t + 1) % 300 for t in wanted[3 + j : 7]]]
-    seen = verify_sampled(session, draft, sampling)
-    assert seen == wanted[3 : 4 + j]
-    assert session.position == 9 + len(draft)
-    trim(session, 9 + len(seen))
-    found += seen
-    found += serial(session, found[-1], 12 - len(found), sampling)
-    assert found == wanted
-    assert export(session) == export(plain)
+    plain, spanned = with_and_without_a_span(hybrid_model, text(6), n_right, n_vocab=300)
+    assert export(spanned) == export(plain)
 
 
 def test_current_logits_behind_a_trim_are_those_of_the_kept_token(

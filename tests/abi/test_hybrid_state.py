@@ -6,7 +6,7 @@ Long because every way of bringing parts together is here once, right and wrong 
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,29 +40,6 @@ from tests.abi.steps import (
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS, OTHER = text(30), text(30, seed=1)
-
-
-@pytest.fixture
-def filled(hybrid_model: OpenModel) -> OpenSession:
-    session = hybrid_model.session()
-    session.prefill(TOKENS)
-    return session
-
-
-@pytest.fixture
-def target(hybrid_model: OpenModel, filled: OpenSession) -> OpenSession:
-    """Another session, with some tokens of its own."""
-    session = hybrid_model.session()
-    session.prefill(text(7, seed=2))
-    return session
-
-
-@pytest.fixture
-def untouched(target: OpenSession, hybrid_judge: Judge) -> Iterator[None]:
-    """Whatever was refused, the target goes on as if nothing had come."""
-    yield
-    held = target.position, export(target), greedy(target, 9, 4)
-    assert held == (7, *hybrid_judge(text(7, seed=2)))
 
 
 # Right imports

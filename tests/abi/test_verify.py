@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine.errors import Status
-from skippy_abi.client import AbiError, Host, OpenModel, OpenSession
+from skippy_abi.client import AbiError, Host, OpenModel
 from tests.abi.steps import (
     call,
     export,
@@ -17,10 +17,10 @@ from tests.abi.steps import (
     trim,
     verify,
     verify_sampled,
+    with_and_without_a_span,
 )
 
 STARTS = [0, 1, 3, 40]
-PENALISED = {"seed": 5, "repeat_penalty": 1.5, "presence_penalty": 0.5, "penalty_last_n": -1}
 
 
 def prompt(n: int) -> list[int]:
@@ -107,37 +107,11 @@ def test_more_tokens_than_one_pass_are_refused(runtime: Host, tiny_path: Any) ->
     model.free()
 
 
-def serial(session: OpenSession, first: int, n: int, sampling: Any) -> list[int]:
-    token, found = first, []
-    for _ in range(n):
-        token = session.decode(token, sampling)
-        found.append(token)
-    return found
-
-
-@pytest.mark.parametrize("j", range(5))
-def test_a_sampler_never_saw_the_rejected_tokens(
-    tiny_model: OpenModel, runtime: Host, j: int
-) -> None:
+@pytest.mark.parametrize("n_right", range(5))
+def test_a_sampler_never_saw_the_rejected_tokens(tiny_model: OpenModel, n_right: int) -> None:
     """Penalties and random state after verify, trim and going on equal the run without a span."""
-    sampling = runtime.sampling(**PENALISED)
-    plain = tiny_model.session()
-    plain.prefill(prompt(6))
-    wanted = serial(plain, 9, 12, sampling)
-    session = tiny_model.session()
-    session.prefill(prompt(6))
-    found = serial(session, 9, 3, sampling)
-    # The draft is right for j tokens, then wrong.
-    draft = [found[-1], *wanted[3 : 3 + j], *[(t + 1) % 256 for t in wanted[3 + j : 7]]]
-    seen = verify_sampled(session, draft, sampling)
-    assert seen == wanted[3 : 4 + j]
-    assert session.position == 9 + len(draft)
-    trim(session, 9 + len(seen))
-    found += seen
-    found += serial(session, found[-1], 12 - len(found), sampling)
-    assert found == wanted
-    plain.free()
-    session.free()
+    for session in with_and_without_a_span(tiny_model, prompt(6), n_right, n_vocab=256):
+        session.free()
 
 
 def test_the_first_span_of_a_sampler_does_not_stop(tiny_model: OpenModel, runtime: Host) -> None:
