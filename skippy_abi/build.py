@@ -18,6 +18,15 @@ LIBRARY = "libmesh_specialize.so"
 BOOT = "packages.boot"
 SOURCE_ROOT = Path(__file__).resolve().parent.parent
 
+# cffi locks its own start of Python with a field of PyCapsule_Type that it takes for always zero.
+# In a process whose Python has looked up an attribute of a capsule it is not, and cffi aborts, or
+# waits for ever where assertions are off. Our front starts Python under its own lock.
+START_LOCK_C = """
+#include <Python.h>
+static PyTypeObject ms_start_lock;
+#define PyCapsule_Type ms_start_lock
+"""
+
 
 def engine_source(abi: table.Abi, home: generate.Home, boot: str) -> str:
     """The whole C source: cffi's embedding, with our front inside."""
@@ -29,6 +38,7 @@ def engine_source(abi: table.Abi, home: generate.Home, boot: str) -> str:
     front = generate.front(abi, home, boot)
     ffi.set_source(generate.MODULE, front)
     text = io.StringIO()
+    text.write(START_LOCK_C)
     writer = recompiler.Recompiler(ffi, generate.MODULE)
     writer.collect_type_table()
     writer.collect_step_tables()

@@ -163,8 +163,12 @@ def test_closed_standard_streams_do_not_matter(tiny_library: Path, host_program:
     assert ran.returncode == 40, "status 0"
 
 
-def test_inside_a_python_that_already_runs(tiny_library: Path) -> None:
-    script = """
+@pytest.mark.parametrize(
+    "used", ["", "import datetime; datetime.datetime_CAPI.__class__"], ids=["fresh", "capsules"]
+)
+def test_inside_a_python_that_already_runs(tiny_library: Path, used: str) -> None:
+    # A looked-up attribute changes PyCapsule_Type, where cffi keeps the lock of its start.
+    script = used + """
 import ctypes, sys
 before = list(sys.path)
 library = ctypes.CDLL(sys.argv[1])
@@ -173,6 +177,6 @@ print("tiny_boot" in sys.modules)
 """
     ran = subprocess.run(
         [sys.executable, "-c", script, str(tiny_library)], capture_output=True, text=True,
-        check=False, env={**os.environ, "PYTHONPATH": ""}, cwd="/",
+        check=False, env={**os.environ, "PYTHONPATH": ""}, cwd="/", timeout=60,
     )
     assert (ran.stdout, ran.stderr) == ("77 True\nTrue\n", "")
