@@ -25,7 +25,8 @@ class OpError(PtxError):
 class Param:
     """One parameter: a buffer when `shape` names its axes, outermost first, else a scalar.
 
-    `out` marks a buffer that is written; whether it is read before is in the op's contract.
+    `out` marks a buffer that is written; whether it is read before is in the op's contract. A
+    `partial` one is a cache or a pool, of which a launch writes what its other arguments say.
     A scalar named like an axis is filled in from the buffers' shapes, never by the caller.
     """
 
@@ -33,11 +34,14 @@ class Param:
     dtype: str
     shape: tuple[str, ...] | None = None
     out: bool = False
+    partial: bool = False
 
 
-def buf(name: str, dtype: str, shape: str, out: bool = False) -> Param:
+def buf(
+    name: str, dtype: str, shape: str, out: bool = False, partial: bool = False
+) -> Param:
     """A buffer parameter, C-contiguous, with its axes as letters: `buf("x", "f32", "T D")`."""
-    return Param(name, dtype, tuple(shape.split()), out)
+    return Param(name, dtype, tuple(shape.split()), out, partial)
 
 
 @dataclass(frozen=True)

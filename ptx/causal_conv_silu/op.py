@@ -23,7 +23,7 @@ OP = Op(
         buf("starts", "i32", "S+1"),
         buf("state_in", "i32", "S"),
         buf("state_out", "i32", "S"),
-        buf("state", "f32", "P W-1 C", out=True),
+        buf("state", "f32", "P W-1 C", out=True, partial=True),
         buf("y", "f32", "T C", out=True),
         Param("C", "u32"),
         Param("W", "u32"),

@@ -35,7 +35,7 @@ OP = Op(
         buf("starts", "i32", "S+1"),
         buf("state_in", "i32", "S"),
         buf("state_out", "i32", "S"),
-        buf("state", "f32", "P Nv Dv Dk", out=True),
+        buf("state", "f32", "P Nv Dv Dk", out=True, partial=True),
         buf("o", "f32", "T Nv Dv", out=True),
         Param("C", "u32"),
         Param("Nv", "u32"),

@@ -22,7 +22,7 @@ from ptx.template import source_of, text_of
 
 # What a subclass's `_load` gives and its `_run` takes.
 Loaded = Any
-Output = tuple[int, int]
+Output = tuple[int, int, bool]
 
 # A bound on remembered signatures, for a caller whose shapes never repeat.
 MAX_PLANS = 4096
@@ -71,7 +71,7 @@ class CompiledDevice(ABC):
                 buffer = checked_place(op, param, args[param.name], self)
                 values.append(buffer.address)
                 if param.out:
-                    outputs.append((buffer.address, buffer.nbytes))
+                    outputs.append((buffer.address, buffer.nbytes, not param.partial))
         self._run(plan.kernel, plan.launch, values, outputs, op.name)
 
     def _planned(self, op: Op, args: dict[str, Any]) -> _Plan:
@@ -165,7 +165,8 @@ class CompiledDevice(ABC):
         outputs: list[Output],
         name: str,
     ) -> None:
-        """Start a loaded kernel; `outputs` are address and bytes of the buffers it may write."""
+        """Start a loaded kernel; `outputs` are address and bytes of the buffers it may write,
+        and whether it must write all of them."""
 
     @abstractmethod
     def _allocate(self, n_bytes: int, name: str) -> int:

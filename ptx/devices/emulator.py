@@ -17,7 +17,7 @@ from ptx.emulator.parse import parse
 from ptx.emulator.syntax import Module
 from ptx.inventory import targets
 from ptx.numerics import Array
-from ptx.op import Launch, Op
+from ptx.op import Launch
 
 TOTAL_BYTES = 8 << 30
 
@@ -46,14 +46,6 @@ class EmulatorDevice(CompiledDevice):
         self.memory = Memory()
         self.machine = Machine(self.memory, self.target.arch, seed, sanitise, max_errors)
         self.description = f"PTX emulator of {self.target.arch}, {os.cpu_count()} threads"
-        self._whole: list[bool] = []
-
-    def launch(self, op: Op, **args: Any) -> None:
-        """Run `op`; EmulatorError says what its kernel did wrong, and where."""
-        # An output whose rows are the rows of no input is a cache or a pool: it is written in part.
-        inputs = {axis for p in op.params if p.shape and not p.out for axis in p.shape}
-        self._whole = [p.shape[0] in inputs for p in op.params if p.shape and p.out]
-        super().launch(op, **args)
 
     def memory_info(self) -> MemoryInfo:
         """Free and total bytes of an invented card."""
@@ -69,10 +61,8 @@ class EmulatorDevice(CompiledDevice):
         self, kernel: Loaded, launch: Launch, values: list[int | float], outputs: list[Extent],
         name: str,
     ) -> None:
-        extents = [
-            Output(address, n_bytes, whole)
-            for (address, n_bytes), whole in zip(outputs, self._whole, strict=True)
-        ]
+        """EmulatorError says what the kernel did wrong, and where."""
+        extents = [Output(*extent) for extent in outputs]
         self.machine.launch(
             kernel.module, kernel.entry, launch.grid, launch.block, launch.shared_bytes, values,
             extents,

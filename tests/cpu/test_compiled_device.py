@@ -184,7 +184,7 @@ def test_values_are_in_the_order_of_the_entry(device):
     assert (kernel, name) == ("rmsnorm", "rmsnorm")
     assert launch == Launch(grid=3, block=32)
     assert values == [x.address, w.address, y.address, 5, 1e-5, 0.0]
-    assert outputs == [(y.address, 60)]
+    assert outputs == [(y.address, 60, True)]
     assert device.loads[0][1] == "rmsnorm/portable.ptx"
 
 
