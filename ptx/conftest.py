@@ -48,15 +48,32 @@ class OpBench:
         whole = {p.name: self._uploaded(p, before[p.name]) for p in buffers}
         views = {name: b[n_guard : len(before[name]) - n_guard] for name, b in whole.items()}
         self.device.launch(op, **{**args, **views})
+        after = {name: self.device.download(buffer) for name, buffer in whole.items()}
+        if hasattr(self.device, "capture"):
+            self._check_replay(op, {**args, **views}, whole, before, after)
         written = {}
         for param in buffers:
-            after, start = self.device.download(whole[param.name]), before[param.name]
+            cells, start = after[param.name], before[param.name]
             if param.out:
                 rows = slice(n_guard, len(start) - n_guard)
-                written[param.name] = after[rows].copy()
-                after[rows] = start[rows]
-            assert after.tobytes() == start.tobytes(), f"{op.name} wrote outside: {param.name}"
+                written[param.name] = cells[rows].copy()
+                cells[rows] = start[rows]
+            assert cells.tobytes() == start.tobytes(), f"{op.name} wrote outside: {param.name}"
         return written
+
+    def _check_replay(
+        self, op: Op, args: dict[str, Any], whole: dict[str, Any], before: Arrays, after: Arrays
+    ) -> None:
+        """The launch replayed from a captured graph, twice, leaves the same bits."""
+        with self.device.capture(op.name) as graph:
+            self.device.launch(op, **args)
+        for _ in range(2):
+            for name, buffer in whole.items():
+                self.device.upload(buffer, before[name])
+            graph.replay()
+            for name, buffer in whole.items():
+                same = self.device.download(buffer).tobytes() == after[name].tobytes()
+                assert same, f"{op.name}: {name} of a replayed graph has other bits"
 
     def _uploaded(self, param: Param, cells: Array) -> Any:
         buffer = self.device.allocate(cells.shape, param.dtype, param.name)

@@ -9,10 +9,8 @@ pytest-timeout, tokenizers and cuda-bindings.
 import statistics
 import sys
 import time
-import types
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,6 @@ from ptx.devices.cuda import CudaDevice
 from ptx.devices.nvml import read_facts
 from ptx.op import Launch
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = ".version 7.0\n.target sm_70\n.address_size 64\n"
 GIB = 1 << 30
 N_LAUNCHES, N_NODES, N_REPEATS = 20_000, 600, 20
@@ -38,10 +35,6 @@ def main(arguments: list[str]) -> int:
         return 1
     # First, because a test that faults takes the process's card away; printed last, to be seen.
     rows = measured()
-    # A package of that name among the host's own would hide our folder.
-    tests = types.ModuleType("tests")
-    tests.__path__ = [str(ROOT / "tests")]
-    sys.modules["tests"] = tests
     code = pytest.main(
         ["-m", "gpu", "-p", "no:cacheprovider", "-rfEs", *(arguments or FOLDERS)]
     )
