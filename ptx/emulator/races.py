@@ -121,7 +121,8 @@ class GlobalRaces:
         self.read_cta = np.full(n, NOBODY, np.int32)
         self.write_clock = np.zeros(n, np.int32)
         self.read_clock = np.zeros(n, np.int32)
-        self.site = np.zeros(n, np.int32)
+        self.write_site = np.zeros(n, np.int32)
+        self.read_site = np.zeros(n, np.int32)
 
     def access(
         self, state: Any, sel: Sel, where: Any, cells: Array, width: int, n: int, writes: bool
@@ -132,7 +133,7 @@ class GlobalRaces:
         per = width * n // self.granule
         at = cells * (width // self.granule) - self._first
         local = lanes.cta[sel][where]
-        inside = (at >= 0) & (at + per <= len(self.site))
+        inside = (at >= 0) & (at + per <= len(self.write_cta))
         if not inside.all():
             where = np.arange(len(lanes.numbers[sel]))[where][inside]
             at, local = at[inside], local[inside]
@@ -150,6 +151,7 @@ class GlobalRaces:
         if writes and not bad.any():
             self.write_cta[at] = cta
             self.write_clock[at] = clock
+            self.write_site[at] = state.site
             bad, how = self.write_cta[at] != cta, "written"
         if bad.any():
             self._blame(state, sel, where, at, bad, how, writes)
@@ -161,7 +163,7 @@ class GlobalRaces:
             if clash.any():
                 self.read_cta[at[clash]] = SEVERAL
             self.read_clock[at] = clock
-        self.site[at] = state.site
+            self.read_site[at] = state.site
 
     def _unseen(
         self, last: Array, clock: Array, cta: Array, local: Array, clocks: Clocks
@@ -179,9 +181,10 @@ class GlobalRaces:
         place = np.unravel_index(int(np.argmax(bad)), bad.shape)
         lane = state.lanes.index(sel)[where][place[0]]
         verb = "writes" if writes else "reads"
+        sites = self.write_site if how == "written" else self.read_site
         raise Fault(
             "race",
-            f"{verb} what another CTA has {how} at {state.shown_site(int(self.site[at[place]]))} "
+            f"{verb} what another CTA has {how} at {state.shown_site(int(sites[at[place]]))} "
             "with no order between them",
             np.array([lane]), (int(at[place]) + self._first) * self.granule, "", None, fatal=False,
         )

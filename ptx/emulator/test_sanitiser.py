@@ -136,7 +136,9 @@ def test_two_lanes_write_one_cell(bench):
 
 
 def test_race_between_ctas(bench):
-    caught(bench, "st.global.u32 [at], t; // BUG\nret;", "race", "another CTA", grid=2)
+    error = caught(bench, "st.global.u32 [at], t; // BUG\nret;", "race", "another CTA", grid=2)
+    assert "has written at" in str(error)
+    assert str(error).count("st.global.u32 [at], t") == 2, "one site is not the store"
     body = ("mov.u32 r, %ctaid.x; setp.eq.u32 p, r, 0; @p st.global.u32 [at], t;\n"
             "@!p ld.global.u32 r, [at]; // BUG\nret;")
     caught(bench, body, "race", "another CTA", grid=2)
@@ -164,7 +166,9 @@ def test_a_released_flag_orders_ctas(bench, seed):
     fence = FLAG.replace("FENCE @flag", "fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [y], 1;")
     bench.kernel(START + fence, buffers, block=64, grid=2, seed=seed)
     bad = FLAG.replace("FENCE @flag", "red.relaxed.gpu.global.add.u32 [y], 1;")
-    caught(bench, bad, "race", "another CTA", buffers, grid=2, seed=seed)
+    error = caught(bench, bad, "race", "another CTA", buffers, grid=2, seed=seed)
+    assert "has written at" in str(error)
+    assert "`st.global.u32 [at], t`" in str(error)
 
 
 def test_divergent_barrier(bench):
