@@ -6,19 +6,14 @@ effects   writes all of y; y overlaps neither x nor w
 rounding  float32 arithmetic; the order of the sum is free and does not depend on T
 """
 
-from ptx.linear_kernel import portable
-from ptx.op import Op, Param, buf
+from ptx.linear_kernel import params, portable, requires
+from ptx.op import Op
 
 OP = Op(
     name="linear",
-    params=(
-        buf("x", "f32", "T K"),
-        buf("w", "f32", "N K"),
-        buf("y", "f32", "T N", out=True),
-        Param("N", "u32"),
-        Param("K", "u32"),
-    ),
+    params=params("f32", "none"),
     tolerance="f32_reduction",
-    kernels=(portable("linear", "f32", add=False),),
+    kernels=(portable("linear", "f32", "none"),),
+    requires=requires("f32", "none"),
     examples=({"T": 1, "N": 1536, "K": 576},),
 )

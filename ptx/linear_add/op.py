@@ -6,19 +6,14 @@ effects   reads and writes all of h; h overlaps neither x nor w
 rounding  float32 arithmetic; the order of the sum is free and does not depend on T
 """
 
-from ptx.linear_kernel import portable
-from ptx.op import Op, Param, buf
+from ptx.linear_kernel import params, portable, requires
+from ptx.op import Op
 
 OP = Op(
     name="linear_add",
-    params=(
-        buf("x", "f32", "T K"),
-        buf("w", "f32", "N K"),
-        buf("h", "f32", "T N", out=True),
-        Param("N", "u32"),
-        Param("K", "u32"),
-    ),
+    params=params("f32", "add"),
     tolerance="f32_reduction",
-    kernels=(portable("linear_add", "f32", add=True),),
+    kernels=(portable("linear_add", "f32", "add"),),
+    requires=requires("f32", "add"),
     examples=({"T": 1, "N": 1536, "K": 576},),
 )

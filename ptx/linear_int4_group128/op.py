@@ -9,24 +9,14 @@ rounding  float32 arithmetic; the order of the sum is free and does not depend o
           a weight, its code times its scale, is exact in float32
 """
 
-from ptx.linear_kernel import portable
-from ptx.op import Op, Param, buf
+from ptx.linear_kernel import params, portable, requires
+from ptx.op import Op
 
 OP = Op(
     name="linear_int4_group128",
-    params=(
-        buf("x", "f32", "T K"),
-        buf("codes", "u8", "N J"),
-        buf("scales", "bf16", "N R"),
-        buf("y", "f32", "T N", out=True),
-        Param("N", "u32"),
-        Param("K", "u32"),
-    ),
+    params=params("int4", "none"),
     tolerance="f32_reduction",
-    kernels=(portable("linear_int4_group128", "int4", add=False),),
-    requires={
-        "K = 2 J": lambda dims: dims["K"] == 2 * dims["J"],
-        "K = 128 R": lambda dims: dims["K"] == 128 * dims["R"],
-    },
+    kernels=(portable("linear_int4_group128", "int4", "none"),),
+    requires=requires("int4", "none"),
     examples=({"T": 1, "N": 17408, "K": 5120, "J": 2560, "R": 40},),
 )

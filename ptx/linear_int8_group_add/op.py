@@ -7,21 +7,14 @@ rounding  float32 arithmetic; the order of the sum is free and does not depend o
           a weight, its code times its scale, is exact in float32
 """
 
-from ptx.linear_kernel import portable
-from ptx.op import Op, Param, buf
+from ptx.linear_kernel import params, portable, requires
+from ptx.op import Op
 
 OP = Op(
     name="linear_int8_group_add",
-    params=(
-        buf("x", "f32", "T K"),
-        buf("codes", "i8", "N K"),
-        buf("scales", "bf16", "N R"),
-        buf("h", "f32", "T N", out=True),
-        Param("N", "u32"),
-        Param("K", "u32"),
-    ),
+    params=params("int8", "add"),
     tolerance="f32_reduction",
-    kernels=(portable("linear_int8_group_add", "int8", add=True),),
-    requires={"K = 128 R": lambda dims: dims["K"] == 128 * dims["R"]},
+    kernels=(portable("linear_int8_group_add", "int8", "add"),),
+    requires=requires("int8", "add"),
     examples=({"T": 1, "N": 17408, "K": 5120, "R": 40},),
 )

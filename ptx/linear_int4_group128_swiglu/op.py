@@ -1,0 +1,25 @@
+"""linear_int4_group128_swiglu: y[t,f] = p[t,f] / (1 + exp(-p[t,f])) * p[t,F+f]
+
+where p[t,n] = sum_k x[t,k] q[n,k] scales[n,floor(k/128)]:
+gate's rows are 0 .. F-1, up's F .. 2F-1;
+q[n,2j] is the low nibble of codes[n,j] and q[n,2j+1] the high one, two's complement.
+
+shapes    x f32 [T, K]; codes u8 [N, J]; scales bf16 [N, R]; y f32 [T, F]
+domain    N = 2 F; K = 2 J = 128 R; q -7 .. 7; scales finite, > 0; p finite; T, F, R >= 1
+effects   writes all of y; y overlaps neither x, codes nor scales
+rounding  float32 arithmetic; the order of the sum is free and does not depend on T;
+          a result below the smallest normal may be zero
+          a weight, its code times its scale, is exact in float32
+"""
+
+from ptx.linear_kernel import params, portable, requires
+from ptx.op import Op
+
+OP = Op(
+    name="linear_int4_group128_swiglu",
+    params=params("int4", "swiglu"),
+    tolerance="f32_reduction",
+    kernels=(portable("linear_int4_group128_swiglu", "int4", "swiglu"),),
+    requires=requires("int4", "swiglu"),
+    examples=({"T": 1, "N": 34816, "F": 17408, "K": 5120, "J": 2560, "R": 40},),
+)
