@@ -116,8 +116,12 @@ def _setmaxnreg(build: Build) -> Step:
     n = build.integer(0)
     if not 24 <= n <= 256 or n % 8:
         raise build.refuse(f"{n} registers: needs 24 to 256 in steps of 8")
-    if not set(build.state.limits) & {"maxnreg", "maxntid", "reqntid"}:
-        raise build.refuse("needs a register bound at entry: .reqntid, .maxntid or .maxnreg")
+    # ptxas ignores the instruction otherwise: a thread bound alone leaves the registers open.
+    limits = set(build.state.limits)
+    shared_out = "minnctapersm" in limits and limits & {"maxntid", "reqntid"}
+    if "maxnreg" not in limits and not shared_out:
+        raise build.refuse("needs a register bound at entry: .maxnreg, or .minnctapersm with "
+                           ".reqntid or .maxntid")
     full = np.array(0xFFFFFFFF, np.uint32)
     return Step(nothing, Flow.GATHER, mask=lambda sel: full, aligned=True, waits_for="its warp")
 

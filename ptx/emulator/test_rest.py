@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptx.emulator import EmulatorError
+from ptx.emulator import EmulatorError, Machine, Memory, parse
 
 RNG = np.random.default_rng(9)
 
@@ -46,6 +46,21 @@ def test_wide_vectors_of_sm_120(bench):
 def test_register_budgets(bench, line, words):
     with pytest.raises(EmulatorError, match=words):
         bench.kernel(line + " ret;", {})
+
+
+@pytest.mark.parametrize(("bound", "taken"), [
+    (".maxnreg 128", True), (".reqntid 128 .minnctapersm 2", True), (".maxntid 128", False),
+    (".minnctapersm 2", False),
+])
+def test_a_thread_bound_alone_is_no_register_bound(bound, taken):
+    text = (".version 8.0\n.target sm_90a\n.address_size 64\n"
+            f".entry k() {bound} {{ setmaxnreg.dec.sync.aligned.u32 40; ret; }}")
+    machine = Machine(Memory(), "sm_90a")
+    if taken:
+        machine.launch(parse(text), "k", 1, 128)
+        return
+    with pytest.raises(EmulatorError, match="register bound at entry"):
+        machine.launch(parse(text), "k", 1, 128)
 
 
 def test_half_atomics(bench):
