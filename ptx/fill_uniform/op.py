@@ -4,7 +4,7 @@ Words are splitmix64 by seed and index, mod 2^64, equal on every device and in n
 z = seed + (index + 1) 0x9E3779B97F4A7C15;  z = (z ^ (z >> 30)) 0xBF58476D1CE4E5B9;
 z = (z ^ (z >> 27)) 0x94D049BB133111EB;  word = z ^ (z >> 31);  u = (word >> 40) / 2^24
 start is the index of the first cell, so that a tensor filled in parts has the bits of the whole.
-seed and start are 64-bit numbers given by their halves: seed = seed_hi 2^32 + seed_lo.
+seed = seed_hi 2^32 + seed_lo and start = start_hi 2^32 + start_lo: a launch takes halves.
 
 shapes    y f32 [N]
 domain    any seed and start; low, high and high - low finite in float32; N >= 1
