@@ -78,6 +78,10 @@ def _load(name: str) -> tuple[str, str, Callable[[], bool]]:
     """Source text, file name, and whether the text still stands; content decides, not times."""
     path = PTX / name
     text = path.read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        if "${-" in line:
+            # To Jinja this minus asks to strip blanks: -8 would come out as 8, and assemble.
+            raise TemplateSyntaxError("write ${(-x)}, ${-x} loses its minus", number, name, name)
     return text, str(path), lambda: path.is_file() and path.read_text(encoding="utf-8") == text
 
 

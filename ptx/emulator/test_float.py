@@ -1,4 +1,7 @@
-"""Protects floating-point instructions against exact rational arithmetic, rounded here."""
+"""Protects floating-point instructions against exact rational arithmetic, rounded here.
+
+Long because every format, rounding mode and special value is a case of its own.
+"""
 
 import math
 from fractions import Fraction
@@ -117,6 +120,35 @@ def test_fma_f64_rounds_once(bench):
     c[-10:] *= 2.0**-1000
     got = bench.evaluate("fma.rn.f64 d, a, b, c;", "f64", ("f64", a), ("f64", b), ("f64", c))
     check(got, [x.view("u8") for x in (a, b, c)], lambda x, y, z: x * y + z, "f64")
+
+
+@pytest.mark.parametrize(("word", "exact"), [
+    ("add", lambda a, b: a + b), ("sub", lambda a, b: a - b), ("mul", lambda a, b: a * b),
+    ("div", lambda a, b: a / b if b else None),
+    ("max", max), ("min", min),
+])
+def test_binary_f64(bench, word, exact):
+    a, b = (RNG.integers(0, 2**64, 600, np.uint64) for _ in range(2))
+    # Numbers of like size, and some whose product or quotient is below the normal ones.
+    a[200:] = RNG.standard_normal(400).view(np.uint64)
+    b[200:] = RNG.standard_normal(400).view(np.uint64)
+    a[400:] = (a[400:].view(np.float64) * 2.0**-600).view(np.uint64)
+    b[500:] = (b[500:].view(np.float64) * 2.0**-460).view(np.uint64)
+    mode = "" if word in ("max", "min") else ".rn"
+    got = bench.evaluate(f"{word}{mode}.f64 d, a, b;", "f64", ("f64", a), ("f64", b))
+    check(got, [a, b], exact, "f64")
+
+
+def test_f64_zeros_and_nan(bench):
+    a = np.array([-0.0, -0.0, np.nan, np.nan, -np.inf])
+    b = np.array([0.0, -0.0, -32.0, 1.0, -32.0])
+    total = bench.evaluate("add.rn.f64 d, a, b;", "f64", ("f64", a), ("f64", b))
+    assert total.tolist()[:2] == [0, 1 << 63]
+    larger = bench.evaluate("max.f64 d, a, b;", "f64", ("f64", a), ("f64", b)).view(np.float64)
+    assert larger.tolist()[2:] == [-32.0, 1.0, -32.0]
+    halves = np.array([0.5, 1.5, -2.5, -0.5, 2.0**52 + 1, -45.5])
+    got = bench.evaluate("cvt.rni.f64.f64 d, a;", "f64", ("f64", halves)).view(np.float64)
+    assert got.tolist() == [0.0, 2.0, -2.0, -0.0, 2.0**52 + 1, -46.0]
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])

@@ -57,6 +57,7 @@ def test_literals_hold_the_bits():
         ("//% if\nret;\n", r"toy\.ptx:1: "),
         ("ret;\n${1 / 0};\n", r"toy\.ptx:2: division by zero"),
         ("ret;\n${f32(1e39)};\n", r"toy\.ptx:2: "),
+        ("ret;\n${-n};\n", r"toy\.ptx:2: .*loses its minus"),
         ('//% include "no/such.ptx"\n', r"no/such\.ptx: No such file"),
     ],
 )
