@@ -21,6 +21,12 @@ OP = Op(
         Param("offset", "f32"),
     ),
     tolerance="f32_reduction",
-    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=32)),),
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=dims["T"], block=32),
+            constants=lambda dims: {"entry": "rmsnorm", "add": False},
+        ),
+    ),
     examples=({"T": 1, "D": 576},),
 )
