@@ -46,11 +46,16 @@ def buf(
 
 @dataclass(frozen=True)
 class Launch:
-    """Geometry of one launch: blocks, threads in a block, dynamic shared bytes."""
+    """Geometry of one launch: blocks, threads in a block, dynamic shared bytes.
+
+    A `programmatic` one may begin before the launch ahead of it has ended (programmatic dependent
+    launch, from sm_90 on): its kernel says `griddepcontrol.wait` before it touches what that writes.
+    """
 
     grid: int | tuple[int, ...]
     block: int | tuple[int, ...]
     shared_bytes: int = 0
+    programmatic: bool = False
 
 
 def _any_dims(dims: Dims) -> bool:

@@ -168,7 +168,7 @@ def _geometry(
         )
         kernel.dynamic_shared_bytes = launch.shared_bytes
     extents = (*grid, *block, launch.shared_bytes)
-    if not getattr(launch, "programmatic", False):
+    if not launch.programmatic:
         return _Geometry(extents, None)
     return _Geometry(extents, _programmatic(context.bindings, extents, stream))
 

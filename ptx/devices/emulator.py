@@ -52,7 +52,8 @@ class EmulatorDevice(CompiledDevice):
         return MemoryInfo(max(0, TOTAL_BYTES - self.memory.n_bytes), TOTAL_BYTES)
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Nothing runs; a launch after this one finds nothing unfinished either."""
+        self.machine.settle()
 
     def _load(self, text: str, entry: str, shown: str) -> Loaded:
         return Loaded(parse(text), entry, shown)
@@ -65,7 +66,7 @@ class EmulatorDevice(CompiledDevice):
         extents = [Output(*extent) for extent in outputs]
         self.machine.launch(
             kernel.module, kernel.entry, launch.grid, launch.block, launch.shared_bytes, values,
-            extents,
+            extents, launch.programmatic,
         )
 
     def _allocate(self, n_bytes: int, name: str) -> int:
@@ -87,6 +88,8 @@ class EmulatorDevice(CompiledDevice):
         self._checked(self.memory.move, source, target, n_bytes)
 
     def _checked(self, call: Any, *arguments: Any) -> None:
+        # Copies wait for every launch before them.
+        self.machine.settle()
         try:
             call(*arguments)
         except Fault as fault:

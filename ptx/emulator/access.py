@@ -87,7 +87,6 @@ class Access:
             chosen = np.flatnonzero(n_bytes == count)
             part = Access(self.state, self.space, 1, int(count))
             for where, store, cells in part._parts(sel[chosen], address[chosen]):
-                self.state.watch(store, sel[chosen], where, cells, 1, int(count), False, True)
                 yield chosen[where], store, cells
 
     def check_writable(self, store: Any, sel: Sel, where: Any, cells: Array) -> None:

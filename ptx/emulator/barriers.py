@@ -26,7 +26,7 @@ class Barriers:
         # Threads arrived; threads expected, -1 for all of the CTA, 0 while nobody came.
         self.arrived = np.zeros(shape, np.int32)
         self.expected = np.zeros(shape, np.int32)
-        self.clock = np.zeros((*shape, lanes.n_warps), np.int32)
+        self.clock = np.zeros((*shape, clocks.n_columns), np.int32)
         self.waits_at = np.full(lanes.n_lanes, NONE, np.int8)
         self.value = np.zeros(lanes.n_lanes, bool)
         self.pending = False

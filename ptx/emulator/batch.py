@@ -15,9 +15,9 @@ from ptx.emulator.barriers import Barriers
 from ptx.emulator.clocks import Clocks
 from ptx.emulator.completions import Completions
 from ptx.emulator.decode import Build, Step, decode
+from ptx.emulator.dependency import Dependency
 from ptx.emulator.errors import Fault
 from ptx.emulator.flow import maybe_unwritten
-from ptx.emulator.formats import TYPES
 from ptx.emulator.lanes import Lanes, Sel
 from ptx.emulator.mbarriers import MBarriers
 from ptx.emulator.memory import VALID, Block, Memory
@@ -25,7 +25,8 @@ from ptx.emulator.outputs import Outputs
 from ptx.emulator.races import GlobalRaces, SharedRaces
 from ptx.emulator.registers import RegisterFile
 from ptx.emulator.spaces import WINDOWS, Params, Space, in_window
-from ptx.emulator.syntax import Instruction, Kernel, Module
+from ptx.emulator.syntax import Kernel, Module
+from ptx.emulator.traits import communicates, n_events, narrowest
 from ptx.numerics import Array
 
 assert families.LOADED
@@ -53,17 +54,19 @@ class Batch:
             for name, owner in used.items()
         }
         self.among_ctas = communicates(kernel)
-        self.clocks = Clocks(lanes, self.among_ctas)
+        self.clocks = Clocks(lanes, self.among_ctas, n_events(kernel))
         self.granule = narrowest(kernel)
         shared_bytes = len(self._spaces["shared"].data)
         self.shared_races = SharedRaces(lanes, self.clocks, shared_bytes, self.granule)
         self.barriers = Barriers(lanes, self.clocks)
         self.completions = Completions(self)
+        self.claims = self.completions.claims
         self.mbarriers = MBarriers(self)
         self.registers = RegisterFile(kernel.registers, lanes)
         self._unwritten = maybe_unwritten(kernel)
         self._scratch: dict[str, Array] = {}
         self.outputs: Outputs | None = None
+        self.dependency: Dependency | None = None
         self.random = random.Random(0)
         self.shuffled = False
         self.progress = self.site = self.n_steps = 0
@@ -155,18 +158,41 @@ class Batch:
             if isinstance(store, Space):
                 if store.name != "shared":
                     return
-                self.completions.check(lanes, store, cells, width * n, width, writes)
+                self.claims.check(lanes, store, cells, width * n, width, writes)
                 if not strong:
                     self.shared_races.access(
                         lanes, cells, width, n, writes, self.site, self.shown_site
                     )
-            elif not strong:
+                return
+            self.claims.check(lanes, store, cells, width * n, width, writes)
+            if self.dependency is not None:
+                where_all = self.lanes.index(lanes)
+                self.dependency.check(self, store, where_all, cells, width * n, width, writes)
+            if not strong:
                 self._watch_global(store, sel, where, cells, width, n, writes)
         except Fault as fault:
-            self._complete(fault, store)
+            self.complete(fault, store)
             if self.collect is None or fault.fatal:
                 raise
             self.collect(fault)
+
+    def watch_copy(
+        self, store: Any, lanes: Array, places: Array, writes: bool, site: int
+    ) -> None:
+        """A copy's access for its lanes to rows of bytes [lanes, bytes]: races with threads."""
+        width = self.granule
+        first = places[:, 0] // width
+        n = int(places[0, -1]) // width - int(first[0]) + 1
+        try:
+            if isinstance(store, Space):
+                self.shared_races.access(lanes, first, width, n, writes, site, self.shown_site)
+                return
+            if self.dependency is not None:
+                self.dependency.check(self, store, lanes, first, width * n, width, writes)
+            self._watch_global(store, lanes, slice(None), first, width, n, writes)
+        except Fault as fault:
+            self.complete(fault, store)
+            raise
 
     def _watch_global(
         self, store: Block, sel: Sel, where: Any, cells: Array, width: int, n: int, writes: bool
@@ -177,7 +203,7 @@ class Batch:
             store.shadow = GlobalRaces(*store.span, self.granule)
         store.shadow.access(self, sel, where, cells, width, n, writes)
 
-    def _complete(self, fault: Fault, store: Any) -> None:
+    def complete(self, fault: Fault, store: Any) -> None:
         """Turn a byte place of the store into address, allocation and offset."""
         if fault.address is None or fault.allocation != "":
             return
@@ -196,7 +222,7 @@ class Batch:
             lane = self.lanes.index(sel)[where][bad]
             fault = Fault("uninitialised", "works on memory that nobody wrote", lane,
                           int(cells[int(np.argmax(bad))]) * width, "")
-            self._complete(fault, store)
+            self.complete(fault, store)
             raise fault
 
     def check_output(self, store: Any, sel: Sel, where: Any, cells: Array, n_bytes: int,
@@ -214,32 +240,11 @@ class Batch:
             place = address | np.uint64(WINDOWS.get(access.space, 0))
             self.clocks.strong(sel, place, reads, writes, order)
 
+    def predecessor_ended(self, sel: Sel) -> None:
+        """griddepcontrol.wait: what the launch before wrote is there for these lanes."""
+        if self.dependency is not None:
+            self.dependency.wait(self, sel)
+
     def proxy_fence(self, sel: Sel) -> None:
         """Ordinary writes of these lanes are visible to asynchronous copies from here."""
-        self.completions.fence(sel)
-
-
-def communicates(kernel: Kernel) -> bool:
-    """Whether CTAs may tell each other something: then all of the grid must run together."""
-    return any(_is_flag(source) for source in kernel.code)
-
-
-def _is_flag(source: Instruction) -> bool:
-    ordered = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
-    if source.opcode in ("atom", "red"):
-        return not {"shared", "shared::cta"} & set(source.mods)
-    return source.opcode in ("ld", "st") and bool(ordered & set(source.mods)) and (
-        "shared" not in source.mods
-    )
-
-
-def narrowest(kernel: Kernel) -> int:
-    """Bytes of the narrowest access to shared or global memory: what a race is judged by."""
-    widths = [8]
-    for source in kernel.code:
-        if source.opcode in ("ld", "st", "atom", "red") and "param" not in source.mods:
-            type_ = TYPES.get(source.mods[-1] if source.mods else "")
-            widths.append(max(1, type_.n_bits // 8) if type_ else 1)
-        elif source.opcode in ("ldmatrix", "stmatrix", "cp", "wgmma"):
-            widths.append(4)
-    return min(widths)
+        self.claims.fence(sel)

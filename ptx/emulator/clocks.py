@@ -2,7 +2,9 @@
 
 It must not know memory contents. `known[c, w, v]` is the newest step of warp v of CTA c that warp w
 has seen finished; a warp's entry of its own is one less than its clock, because its lanes do not
-see each other's newest accesses either. `grid` is the same between whole CTAs, for global memory.
+see each other's newest accesses either. Columns past the warps are events: things that no warp
+does, such as a phase of an mbarrier that copies completed. `grid` is the same between whole CTAs,
+for global memory.
 """
 
 import numpy as np
@@ -14,13 +16,15 @@ from ptx.numerics import Array
 class Clocks:
     """Clocks of a batch; `among_ctas` keeps those between CTAs, for kernels that use flags."""
 
-    def __init__(self, lanes: Lanes, among_ctas: bool) -> None:
+    def __init__(self, lanes: Lanes, among_ctas: bool, n_events: int = 0) -> None:
         self.lanes = lanes
         n, w = lanes.n_ctas, lanes.n_warps
-        self.known = np.zeros((n, w, w), np.int32)
+        self.n_columns = w + n_events
+        self.known = np.zeros((n, w, self.n_columns), np.int32)
+        self.of_warps = self.known[:, :, :w]
         self.grid = np.zeros((n, n) if among_ctas else (1, 1), np.int32)
         self.among_ctas = among_ctas
-        self._identity = np.eye(w, dtype=np.int32)
+        self._identity = np.eye(w, self.n_columns, dtype=np.int32)
         self.reset()
 
     def reset(self) -> None:
@@ -51,6 +55,22 @@ class Clocks:
     def join(self, cta: int, warp: int, row: Array) -> None:
         """A warp learns what `row` says."""
         np.maximum(self.known[cta, warp], row, out=self.known[cta, warp])
+
+    def has_seen(self, sel: Sel, event: Array | int, at_least: Array | int) -> Array:
+        """For each lane whether its warp knows that an event came as far as `at_least`."""
+        cta, warp = self.lanes.cta[sel], self.lanes.warp[sel]
+        column = self.lanes.n_warps + np.asarray(event)
+        if self.n_columns == self.lanes.n_warps:
+            return np.zeros((len(cta), *column.shape[1:]), bool)
+        if column.ndim > 1:
+            cta, warp = cta[:, None], warp[:, None]
+        return np.asarray(self.known[cta, warp, column] >= at_least)
+
+    def happened(self, sel: Sel, event: int, how_far: int) -> None:
+        """The warps of selected lanes know that an event came as far as `how_far`."""
+        column = self.lanes.n_warps + event
+        for cta, warp in self.warps(sel):
+            self.known[cta, warp, column] = max(how_far, self.known[cta, warp, column])
 
     def join_all(self) -> None:
         """In every CTA all warps learn everything: a barrier that all pass together."""
@@ -99,7 +119,11 @@ class Clocks:
         if key not in self._flags:
             return
         rows, grid = self._flags[key]
-        row = rows.get(cta, np.zeros(self.lanes.n_warps, np.int32))
+        row = rows.get(cta, np.zeros(self.n_columns, np.int32))
+        if self.n_columns > self.lanes.n_warps:
+            # The first event is of the whole grid, the others of one CTA.
+            row = row.copy()
+            row[self.lanes.n_warps] = max(r[self.lanes.n_warps] for r in rows.values())
         if at_once:
             self._learn(cta, warp, row, grid)
             return

@@ -1,52 +1,41 @@
 """Owns asynchronous copies that have been asked for and not yet landed.
 
 It must not know instruction syntax. A copy lands as late as is legal: when somebody's wait covers
-it, or when nobody can go on otherwise. Until then its destination belongs to it, and its source
-must stay as it was. Contract: the PTX ISA's asynchronous copies and their completion mechanisms.
+it, or when nobody can go on otherwise. With a seed, lots decide which ones land earlier and when.
+However early it landed, its destination belongs to it, and its source must stay as it was, until
+somebody has waited. Contract: the PTX ISA's asynchronous copies and their completion mechanisms.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ptx.emulator.claims import Claims
+from ptx.emulator.copies import BARRIER, BULK, GROUP, Copy
 from ptx.emulator.errors import Fault
 from ptx.emulator.lanes import Sel
-from ptx.emulator.memory import Block
+from ptx.emulator.reports import Report, Reports
 from ptx.numerics import Array
 
-# How a copy's end is told: by groups of cp.async, by groups of bulk copies, by an mbarrier.
-GROUP, BULK, BARRIER = "cp.async group", "bulk group", "mbarrier"
+# Executed steps after which a copy that the lots bring forward lands at the latest.
+MAX_DELAY = 64
+NEVER = 1 << 62
 
 
-@dataclass
-class Copy:
-    """Copies of several lanes, a row of bytes for each.
+@dataclass(eq=False)
+class Arrival:
+    """Lanes arrive at the mbarrier at `barrier_at` once their copies before `number` have landed.
 
-    `source_at` and `target_at` are byte places [lanes, bytes] in the stores; `filled` are the bytes
-    as they were when the copy was asked for, `marks` which of them somebody had written.
+    It tells of the copies alone, or of all that the lanes did when they waited for the copies too.
     """
 
-    how: str
     lanes: Array
-    source: Any
-    source_at: Array
-    target: Any
-    target_at: Array
-    filled: Array
-    marks: Array
-    group: Array
+    barrier_at: int
+    number: int
     site: int
-    landed: Callable[[Array], None] | None = None
-
-    def part(self, chosen: Array) -> "Copy":
-        """The copies of some of the lanes."""
-        return Copy(
-            self.how, self.lanes[chosen], self.source, self.source_at[chosen], self.target,
-            self.target_at[chosen], self.filled[chosen], self.marks[chosen], self.group[chosen],
-            self.site, self.landed,
-        )
+    due: int | None
+    tells_all: bool = False
 
 
 class Completions:
@@ -58,166 +47,182 @@ class Completions:
         # Groups that a lane has closed; a pending copy's group is the count when it was issued.
         self.closed = {GROUP: np.zeros(n, np.int32), BULK: np.zeros(n, np.int32)}
         self.pending: list[Copy] = []
-        self._later: list[Callable[[], None]] = []
-        self._busy = np.zeros(len(state.space("shared").data), bool)
-        # Bytes of shared memory that ordinary stores wrote and no proxy fence has shown yet.
-        self._unfenced: Array | None = None
+        self.reports = Reports(state)
+        self._arrivals: list[Arrival] = []
+        self._n_copies = self._tick = 0
+        self._next_due = NEVER
+        self.claims = Claims(state, self)
 
     def reset(self) -> None:
         """Nothing is pending."""
         self.pending.clear()
-        self._later.clear()
-        self._busy.fill(False)
-        if self._unfenced is not None:
-            self._unfenced.fill(False)
+        self._arrivals.clear()
+        self.reports.reset()
+        self._next_due = NEVER
+        self.claims.reset()
         for counts in self.closed.values():
             counts.fill(0)
 
-    def watch_proxy(self) -> None:
-        """The kernel has copies that read shared memory by another path: watch for fences."""
-        self._unfenced = np.zeros(len(self._busy), bool)
+    # Asking for copies, and waiting
 
     def start(self, copy: Copy) -> None:
         """A copy was asked for; its destination belongs to it from now on."""
-        if self._shared(copy.target):
-            self._race(copy)
-            self._busy[copy.target_at] = True
-        if self._shared(copy.source) and self._unfenced is not None:
-            bad = self._unfenced[copy.source_at].any(axis=1)
-            if bad.any():
-                raise Fault("async", "an asynchronous copy reads shared memory that ordinary "
-                            "stores wrote, with no proxy fence between", copy.lanes[bad])
-        self.pending.append(copy)
+        self.claims.take(copy)
+        copy.number = self._n_copies
+        self._n_copies += 1
+        self.pending += self._by_lot(copy)
 
-    def later(self, call: Callable[[], None]) -> None:
-        """Do something once nobody can go on without it."""
-        self._later.append(call)
+    def arrive_after(self, lanes: Array, places: Array) -> None:
+        """Lanes arrive at mbarriers once the copies that they asked for so far have landed."""
+        for place in np.unique(places):
+            mine = lanes[places == place]
+            due = self._draw() if self.state.shuffled else None
+            self._arrivals.append(
+                Arrival(mine, int(place), self._n_copies, self.state.site, due)
+            )
+
+    def promised(self, copy: Copy) -> Array:
+        """The lanes of a copy whose mbarrier will tell of it: somebody else waits for that."""
+        found = np.zeros(len(copy.lanes), bool)
+        for arrival in self._arrivals:
+            if copy.how == GROUP and copy.number < arrival.number:
+                found |= np.isin(copy.lanes, arrival.lanes)
+        return found
 
     def close_group(self, sel: Sel, how: str) -> None:
         """The lanes' copies so far form a group."""
         self.closed[how][sel] += 1
 
-    def wait_groups(self, sel: Sel, how: str, n_open: int | None) -> None:
-        """Land all but the newest n_open groups of these lanes; None: really all."""
+    def wait_groups(self, sel: Sel, how: str, n_open: int | None, reads: bool = False) -> None:
+        """Land all but the newest n_open groups of these lanes; None: really all.
+
+        With `reads` the copies only need to have read their sources.
+        """
         chosen = np.zeros(self.state.lanes.n_lanes, bool)
         chosen[sel] = True
-        for copy in list(self.pending):
-            if copy.how != how:
-                continue
-            done = chosen[copy.lanes]
+
+        def done(copy: Copy) -> Array:
+            covered = chosen[copy.lanes]
             if n_open is not None:
-                done &= copy.group < self.closed[how][copy.lanes] - n_open
-            self._take(copy, done)
+                covered = covered & (copy.group < self.closed[how][copy.lanes] - n_open)
+            return np.asarray(covered)
 
-    def wait_lanes(self, index: Array) -> None:
-        """Land every cp.async of these lanes."""
-        self.wait_groups(index, GROUP, None)
+        for copy in list(self.pending):
+            if copy.how == how and (part := self._take(copy, done(copy))):
+                self._give_back(part)
+                if reads:
+                    self.pending.append(part)
+                else:
+                    self._end(part)
+        if how == GROUP:
+            self.reports.waited_by_lanes(done)
+            for arrival in self._arrivals:
+                arrival.tells_all |= bool(chosen[arrival.lanes].any())
 
-    def _take(self, copy: Copy, done: Array) -> None:
+    def _take(self, copy: Copy, done: Array) -> Copy | None:
+        """Those lanes of a pending copy for which it ends, no longer pending."""
         if not done.any():
-            return
+            return None
         self.pending.remove(copy)
-        if not done.all():
-            self.pending.append(copy.part(~done))
-            copy = copy.part(done)
-        self._land(copy)
+        if done.all():
+            return copy
+        self.pending.append(copy.part(~done))
+        return copy.part(done)
 
-    def _land(self, copy: Copy) -> None:
-        now = copy.source.data[copy.source_at]
-        changed = ((now != copy.filled) & copy.marks.astype(bool)).any(axis=1)
-        # Bytes that the copy fills with zeros have no source: their marks are 2.
-        changed &= (copy.marks == 1).all(axis=1)
-        if changed.any():
-            raise Fault("async", "the source of a copy started at "
-                        f"{self.state.shown_site(copy.site)} changed before it landed",
-                        copy.lanes[changed])
-        target = copy.target
-        if self._shared(target):
-            self._busy[copy.target_at] = False
-            self._race(copy)
-        target.data[copy.target_at] = copy.filled
-        target.valid[copy.target_at] = copy.marks != 0
-        if isinstance(target, Block):
-            target.all_valid = False
-            target.mark_written(1, copy.target_at)
+    def _give_back(self, copy: Copy) -> None:
+        """The source may change: its lanes have waited until it was read."""
+        copy.read()
+        if copy.lent:
+            self.claims.access(copy, True)
+        copy.lent = False
+
+    def _end(self, copy: Copy) -> None:
+        """The destination is as if the lanes themselves had written it now."""
+        copy.land()
+        self.claims.end(copy)
         self.state.progress += 1
-        if copy.landed is not None:
-            copy.landed(copy.lanes)
 
-    def _race(self, copy: Copy) -> None:
-        """The copy writes for its lane, as soon as it is asked for and until it has landed."""
-        state = self.state
-        if not state.sanitise:
+    def _report(self, copy: Copy, event: int, turn: int) -> None:
+        """The copy has landed and an mbarrier was told, which those who wait there will know."""
+        copy.land()
+        self.claims.report(copy)
+        cta = int(self.state.lanes.cta[copy.lanes[0]])
+        self.reports.tell(Report(copy, cta, event, turn))
+
+    # Landing, early or late
+
+    def _by_lot(self, copy: Copy) -> list[Copy]:
+        """The copy, or with a seed those of its lanes that land early and those that land late."""
+        if not self.state.shuffled:
+            return [copy]
+        bits = self.state.random.getrandbits(len(copy.lanes))
+        early = np.array([bits >> at & 1 for at in range(len(copy.lanes))], bool)
+        parts = [copy.part(chosen) for chosen in (early, ~early) if chosen.any()]
+        if early.any():
+            parts[0].due = self._draw()
+        return parts
+
+    def _draw(self) -> int:
+        """At once or some steps later."""
+        random = self.state.random
+        due: int = self._tick + random.choice((0, random.randrange(MAX_DELAY)))
+        self._next_due = min(self._next_due, due)
+        return due
+
+    def tick(self) -> None:
+        """A step was executed: land what the lots say."""
+        self._tick += 1
+        if self._tick < self._next_due:
             return
-        width = state.granule
-        first, n_cells = copy.target_at[:, 0] // width, copy.target_at.shape[1] // width
-        try:
-            state.shared_races.access(
-                copy.lanes, first, width, n_cells, True, copy.site, state.shown_site
-            )
-        except Fault as fault:
-            fault.address, fault.allocation, fault.offset = copy.target.shown(fault.address or 0)
-            raise
-
-    def _shared(self, store: Any) -> bool:
-        return store is self.state.space("shared")
-
-    def check(self, sel: Sel, space: Any, cells: Array, n_bytes: int, width: int,
-              writes: bool) -> None:
-        """Fault when an access touches the destination of a pending copy."""
-        if self._unfenced is not None and writes:
-            self._unfenced[cells[:, None] * width + np.arange(n_bytes)] = True
-        if not self.pending:
-            return
-        places = cells[:, None] * width + np.arange(n_bytes)
-        bad = self._busy[places].any(axis=1)
-        if not bad.any():
-            return
-        first = int(places[int(np.argmax(bad))][0])
-        address, name, offset = space.shown(first)
-        raise Fault("async", "touches the destination of a copy that nobody waited for",
-                    self.state.lanes.index(sel)[bad], address, name, offset)
-
-    def fence(self, sel: Sel) -> None:
-        """Ordinary stores that these lanes made, or know of, are visible to copies now."""
-        if self._unfenced is None:
-            return
-        state, races = self.state, self.state.shared_races
-        places = np.flatnonzero(self._unfenced)
-        granules = places // races.granule
-        writer = np.maximum(races.write_thread[granules], 0)
-        cta_of_place = places // max(1, state.space("shared").stride)
-        for cta, warp in state.clocks.warps(sel):
-            mine = cta_of_place == cta
-            seen = state.clocks.own(cta, warp)[writer // 32] >= races.write_clock[granules]
-            self._unfenced[places[mine & seen]] = False
-
-    def at_exit(self, index: Array) -> None:
-        """Fault when lanes leave with copies outstanding."""
-        if not self.pending or not self.state.sanitise:
-            return
-        for copy in self.pending:
-            bad = np.isin(copy.lanes, index)
-            # Bulk copies that report to an mbarrier are somebody else's to wait for.
-            if bad.any() and copy.how != BARRIER:
-                raise Fault("async", "leaves with a copy outstanding, started at "
-                            f"{self.state.shown_site(copy.site)}", copy.lanes[bad])
-
-    def at_end(self) -> None:
-        """Fault when the batch ends with copies that nobody waited for."""
-        if self.pending and self.state.sanitise:
-            copy = self.pending[0]
-            self.state.site = copy.site
-            raise Fault("async", "nobody waited for this copy", copy.lanes)
+        self._next_due = NEVER
+        items: list[Arrival | Copy] = [*self._arrivals, *self.pending]
+        for item in items:
+            if item.due is None:
+                continue
+            if item.due > self._tick:
+                self._next_due = min(self._next_due, item.due)
+                continue
+            item.due = None
+            if isinstance(item, Arrival) or item.how == BARRIER:
+                self._tell(item)
+            elif item in self.pending:
+                # An arrival that came first may have told of it.
+                item.land()
 
     def advance(self) -> bool:
-        """Let something land because everybody waits; False when nothing is pending."""
-        if self._later:
-            self._later.pop(0)()
-            return True
-        reported = [copy for copy in self.pending if copy.how == BARRIER]
-        if not reported:
+        """Let something be told because everybody waits; False when there is nothing."""
+        waiting: list[Arrival | Copy] = [
+            *self._arrivals, *(copy for copy in self.pending if copy.how == BARRIER)
+        ]
+        if not waiting:
             return False
-        copy = self.state.random.choice(reported) if self.state.shuffled else reported[0]
-        self._take(copy, np.ones(len(copy.lanes), bool))
+        self._tell(self.state.random.choice(waiting) if self.state.shuffled else waiting[0])
         return True
+
+    def _tell(self, item: Arrival | Copy) -> None:
+        """Tell an mbarrier that copies have landed."""
+        before, self.state.site = self.state.site, item.site
+        barriers, lanes = self.state.mbarriers, item.lanes
+        if isinstance(item, Copy):
+            self.pending.remove(item)
+            n_bytes = item.target_at.shape[1]
+            self._report(item, *barriers.complete(int(lanes[0]), item.barrier_at, n_bytes))
+        else:
+            self._arrivals.remove(item)
+            told = barriers.arrive_after_copies(lanes, item.barrier_at, item.tells_all)
+            for copy in list(self.pending):
+                if copy.how == GROUP and copy.number < item.number:
+                    part = self._take(copy, np.isin(copy.lanes, lanes))
+                    if part is not None:
+                        self._report(part, *told)
+        self.state.site = before
+
+    def at_end(self) -> None:
+        """The batch ends: land what may land now; Fault for copies that nobody waited for."""
+        for copy in [*self.pending, *(report.copy for report in self.reports.unseen)]:
+            if copy.lent and self.state.sanitise:
+                self.state.site = copy.site
+                raise Fault("async", "nobody waited for this copy", copy.lanes)
+            copy.land()
+        self.pending.clear()
+        self.reports.unseen.clear()

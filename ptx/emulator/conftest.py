@@ -33,26 +33,9 @@ class Bench:
 
         Values are arrays of the width that their type has; the result is raw unsigned.
         """
-        names = "abcefg"
         arrays = [np.ascontiguousarray(values) for _, values in inputs]
-        n = len(arrays[0])
-        params = "".join(f".param .u64 p{i}, " for i in range(len(inputs))) + ".param .u64 out"
-        declared = "".join(
-            f".reg .b{8 * n_bytes(t)} {names[i]};\n" for i, (t, _) in enumerate(inputs)
-        )
-        loads = "".join(
-            f"ld.param.u64 at, [p{i}]; mad.wide.u32 at, i, {n_bytes(t)}, at;\n"
-            f"ld.global.b{8 * n_bytes(t)} {names[i]}, [at];\n" for i, (t, _) in enumerate(inputs)
-        )
-        width = n_bytes(out)
-        text = HEAD.format(target=target) + (
-            f".visible .entry k({params}, .param .u32 n) {{\n.reg .pred gone, p, q; .reg .b32 i, j;"
-            f".reg .b64 at;\n{declared}.reg .b{8 * width} d;\n.reg .b16 h0, h1;\n"
-            "mov.u32 i, %ctaid.x; mov.u32 j, %tid.x; mad.lo.u32 i, i, 256, j;\n"
-            "ld.param.u32 j, [n]; setp.ge.u32 gone, i, j; @gone bra END;\n"
-            f"{loads}{line}\nld.param.u64 at, [out]; mad.wide.u32 at, i, {width}, at;\n"
-            f"st.global.b{8 * width} [at], d;\nEND: ret;\n}}\n"
-        )
+        n, width = len(arrays[0]), n_bytes(out)
+        text = self.text(line, out, [t for t, _ in inputs], target)
         memory = Memory()
         places = []
         for at, array in enumerate(arrays):
@@ -65,6 +48,24 @@ class Bench:
         )
         memory.read(to, result)
         return result
+
+    def text(self, line: str, out: str, types: Sequence[str], target: str) -> str:
+        """The module of `evaluate`: pointers to the operands, one to the result, how many."""
+        names, width = "abcefg", n_bytes(out)
+        params = "".join(f".param .u64 p{i}, " for i in range(len(types))) + ".param .u64 out"
+        declared = "".join(f".reg .b{8 * n_bytes(t)} {names[i]};\n" for i, t in enumerate(types))
+        loads = "".join(
+            f"ld.param.u64 at, [p{i}]; mad.wide.u32 at, i, {n_bytes(t)}, at;\n"
+            f"ld.global.b{8 * n_bytes(t)} {names[i]}, [at];\n" for i, t in enumerate(types)
+        )
+        return HEAD.format(target=target) + (
+            f".visible .entry k({params}, .param .u32 n) {{\n.reg .pred gone, p, q; .reg .b32 i, j;"
+            f".reg .b64 at;\n{declared}.reg .b{8 * width} d;\n.reg .b16 h0, h1;\n"
+            "mov.u32 i, %ctaid.x; mov.u32 j, %tid.x; mad.lo.u32 i, i, 256, j;\n"
+            "ld.param.u32 j, [n]; setp.ge.u32 gone, i, j; @gone bra END;\n"
+            f"{loads}{line}\nld.param.u64 at, [out]; mad.wide.u32 at, i, {width}, at;\n"
+            f"st.global.b{8 * width} [at], d;\nEND: ret;\n}}\n"
+        )
 
     def kernel(
         self, body: str, buffers: dict[str, Array | int], grid: Any = 1, block: Any = 32,

@@ -139,8 +139,9 @@ class Build:
         if isinstance(operand, Symbol):
             if type_.n_bits < 32 or type_.kind not in "bus":
                 raise self.refuse(f"the address of {operand.name} is no {type_.name}")
-            address = type_.dtype.type(self.state.address_of(operand.name, self))
-            return lambda sel: address
+            address = self.state.address_of(operand.name, self) + operand.offset
+            value = type_.dtype.type(address % (1 << type_.n_bits))
+            return lambda sel: value
         raise self.refuse(f"{type(operand).__name__.lower()} is not a value")
 
     def reads(self, operand: Operand, type_: Type, n: int, copies: bool = False) -> list[Get]:

@@ -10,7 +10,8 @@ from ptx.numerics import Array
 from ptx.op import PtxError
 
 # bounds, alignment, uninitialised, race, barrier, outputs, const, limits, async, deadlock,
-# undefined (an operand for which PTX defines no result), subset (text outside what runs here).
+# dependency (what a launch ahead may still write), undefined (an operand for which PTX defines no
+# result), subset (text outside what runs here).
 
 
 @dataclass

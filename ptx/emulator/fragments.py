@@ -16,6 +16,8 @@ BITS = {
     "f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "e2m1": 4,
     "s4": 4, "u4": 4,
 }
+# Where small floats lie in a byte of their own: shift and mask.
+IN_BYTE = {"e2m1": (2, 15), "e3m2": (0, 63), "e2m3": (0, 63), "e4m3": (0, 255), "e5m2": (0, 255)}
 Places = tuple[Array, Array]
 
 
@@ -58,7 +60,7 @@ def _indices(n_bits: int, depth: int, factor: int) -> tuple[Array, Array, Array]
 def elements(words: Array, kind: str, padded: bool = False) -> Array:
     """Registers [..., r] uint32 to values [..., r, elements], float64 or int64.
 
-    `padded` 4-bit floats sit alone in a byte, in its bits 2 to 5.
+    `padded` floats have a byte each; what else is in it does not count.
     """
     n_bits = 8 if padded else BITS[kind]
     words = np.ascontiguousarray(words)
@@ -67,8 +69,9 @@ def elements(words: Array, kind: str, padded: bool = False) -> Array:
     if n_bits == 16:
         return widen(words[..., None].view(np.uint16), kind)
     raw = words[..., None].view(np.uint8)
-    if padded and kind == "e2m1":
-        return np.asarray(small_values(kind)[(raw >> 2) & 15])
+    if padded:
+        shift, mask = IN_BYTE[kind]
+        return np.asarray(small_values(kind)[(raw >> shift) & mask])
     if n_bits == 4:
         raw = np.stack([raw & 15, raw >> 4], axis=-1).reshape(*raw.shape[:-1], 8)
     if kind in GRIDS:

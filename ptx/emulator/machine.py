@@ -11,13 +11,15 @@ from math import prod
 import numpy as np
 
 from ptx.emulator import limits
-from ptx.emulator.batch import Batch, communicates
+from ptx.emulator.batch import Batch
+from ptx.emulator.dependency import Dependency, Writer
 from ptx.emulator.errors import CollectedErrors, EmulatorError, Fault
 from ptx.emulator.lanes import WARP, Dim3, Lanes, dim3
 from ptx.emulator.memory import Memory
 from ptx.emulator.outputs import Output, Outputs
 from ptx.emulator.schedule import Schedule
 from ptx.emulator.syntax import Kernel, Module
+from ptx.emulator.traits import communicates
 
 # More lanes at once cost cache misses, fewer cost interpretation.
 LANES_AT_ONCE, MAX_LANES = 1 << 13, 1 << 20
@@ -46,15 +48,20 @@ class Machine:
         self.n_steps = 0
         self._batches: dict[tuple[object, ...], Batch] = {}
         self._constants: dict[int, tuple[Module, dict[str, int]]] = {}
+        # Launches that may still run when a programmatic one begins, the newest first.
+        self._running: tuple[Writer, ...] = ()
 
     def launch(
         self, module: Module, entry: str, grid: int | tuple[int, ...],
         block: int | tuple[int, ...], shared_bytes: int = 0,
         args: Sequence[int | float | bytes] = (), outputs: Sequence[Output] | None = None,
+        programmatic: bool = False,
     ) -> None:
         """Run `entry`; args in parameter order, `outputs` None when anything may be written.
 
-        EmulatorError names kernel, line, lane and address.
+        A `programmatic` launch may begin before the one ahead has ended: touching what that one
+        wrote to its outputs is an error before griddepcontrol.wait. EmulatorError names kernel,
+        line, lane and address.
         """
         kernel = module.kernels.get(entry)
         if kernel is None:
@@ -70,7 +77,14 @@ class Machine:
         n_ctas = self._ctas_at_once(kernel, shape, threads, static_bytes + shared_bytes)
         batch = self._batch(module, kernel, shape, threads, n_ctas, shared_bytes)
         batch.params.fill(raw)
+        running, self._running = self._running, ()
+        if programmatic and running and self.sanitise:
+            batch.dependency = Dependency(running)
         self._run(batch, prod(shape), outputs)
+
+    def settle(self) -> None:
+        """Every launch so far has ended: something that waits for all of them was put in order."""
+        self._running = ()
 
     def _ctas_at_once(self, kernel: Kernel, grid: Dim3, block: Dim3, shared_bytes: int) -> int:
         n_all, per_cta = prod(grid), -(-prod(block) // WARP) * WARP
@@ -134,12 +148,21 @@ class Machine:
                     self._run_batch(batch, errors)
             if batch.outputs is not None and not errors:
                 batch.outputs.check_written()
+                self._running = self._after(batch, batch.outputs)
         except Fault as fault:
             self._found(batch, fault, errors, placed=fault.kind != "outputs")
         finally:
             self._close(batch)
         if errors:
             raise CollectedErrors(errors)
+
+    def _after(self, batch: Batch, outputs: Outputs) -> tuple[Writer, ...]:
+        wrote = {
+            block.base: (block.span[0], block.written)
+            for block in outputs.blocks if block.written is not None
+        }
+        ended = Writer(batch.name, wrote)
+        return batch.dependency.still_running(ended) if batch.dependency else (ended,)
 
     def _mark_inputs(self, batch: Batch) -> None:
         for block in self.memory.blocks():
@@ -150,7 +173,7 @@ class Machine:
             block.writable = True
             if block.written is not None or block.shadow is not None:
                 block.close()
-        batch.outputs, batch.collect = None, None
+        batch.outputs, batch.collect, batch.dependency = None, None, None
 
     def _run_batch(self, batch: Batch, errors: list[EmulatorError]) -> None:
         schedule = Schedule(batch, self.max_steps)

@@ -19,12 +19,17 @@ N_BYTES = 8
 
 @dataclass
 class MBarrier:
-    """One object: `phase` counts completed phases; `gathers` and `tells` are clocks of warps."""
+    """One object: `phase` counts completed phases; `gathers` and `tells` are clocks of warps.
+
+    `event` is the column of the clocks that counts its phases, 0 where nobody asks.
+    """
 
     expected: int
     pending: int
     gathers: Array
     tells: Array
+    cta: int
+    event: int
     phase: int = 0
     n_bytes: int = 0
 
@@ -35,10 +40,15 @@ class MBarriers:
     def __init__(self, state: Any) -> None:
         self.state = state
         self._at: dict[int, MBarrier] = {}
+        self._n_events = state.clocks.n_columns - state.lanes.n_warps
+        # Events by place in the CTA, and how often each turned, also for objects made anew.
+        self._events: dict[int, int] = {}
+        self._turns = np.zeros((state.lanes.n_ctas, max(1, self._n_events)), np.int32)
 
     def reset(self) -> None:
         """None is initialised."""
         self._at.clear()
+        self._turns.fill(0)
 
     def places(self, sel: Sel, address: Array) -> Array:
         """Byte places of the addressed objects; Fault outside memory or off their alignment."""
@@ -58,14 +68,14 @@ class MBarriers:
     def init(self, sel: Sel, places: Array, count: Array) -> None:
         """Make objects in phase 0."""
         self.touch(sel, places, True)
-        n_warps = self.state.lanes.n_warps
         for lane, place, n in zip(self.state.lanes.index(sel), places, count, strict=True):
             if not 1 <= n <= MAX_COUNT:
                 raise self._fault("barrier", f"a count of {n}, needs 1 to {MAX_COUNT}", lane, place)
             if int(place) in self._at:
                 raise self._fault("barrier", "is initialised again without inval", lane, place)
-            zeros = np.zeros(n_warps, np.int32)
-            self._at[int(place)] = MBarrier(int(n), int(n), zeros, zeros.copy())
+            zeros = np.zeros(self.state.clocks.n_columns, np.int32)
+            cta, event = int(self.state.lanes.cta[lane]), self._event_at(int(place))
+            self._at[int(place)] = MBarrier(int(n), int(n), zeros, zeros.copy(), cta, event)
         store = self.state.space("shared")
         store.valid[places[:, None] + np.arange(N_BYTES)] = 1
         self.state.progress += 1
@@ -86,9 +96,7 @@ class MBarriers:
             barrier = self._get(lane, place)
             self._bytes(barrier, int(n_bytes[at]), lane, place)
             tokens[at] = barrier.phase
-            if count[at] > barrier.pending:
-                raise self._fault("barrier", f"{count[at]} arrivals, {barrier.pending} are pending",
-                                  lane, place)
+            self._check_pending(barrier, int(count[at]), lane, place)
             self._publish(barrier, lane)
             barrier.pending -= int(count[at])
             if drops:
@@ -109,14 +117,33 @@ class MBarriers:
             self._turn(barrier)
         self.state.progress += 1
 
-    def complete(self, lane: int, place: int, n_bytes: int) -> None:
-        """A copy of `lane` has landed and reports its bytes."""
+    def complete(self, lane: int, place: int, n_bytes: int) -> tuple[int, int]:
+        """A copy that `lane` asked for has landed and reports its bytes; event and turn of that."""
         barrier = self._get(lane, place)
-        self._publish(barrier, lane)
+        told = barrier.event, int(self._turns[barrier.cta, barrier.event]) + 1
         self._bytes(barrier, -n_bytes, lane, place)
         self._turn(barrier)
-        self._step(np.array([lane]))
         self.state.progress += 1
+        return told
+
+    def arrive_after_copies(
+        self, lanes: Array, place: int, tells_all: bool
+    ) -> tuple[int, int]:
+        """The copies of `lanes` have landed, an arrival for each lane; event and turn of that.
+
+        What else the lanes have done is told when `tells_all`.
+        """
+        barrier = self._get(int(lanes[0]), place)
+        told = barrier.event, int(self._turns[barrier.cta, barrier.event]) + 1
+        self._check_pending(barrier, len(lanes), int(lanes[0]), place)
+        for lane in lanes if tells_all else ():
+            self._publish(barrier, int(lane))
+        barrier.pending -= len(lanes)
+        self._turn(barrier)
+        if tells_all:
+            self._step(lanes)
+        self.state.progress += 1
+        return told
 
     def waited(self, sel: Sel, places: Array, token: Array, parity: bool) -> Array:
         """For each lane whether the asked phase has completed; those who pass learn what it tells.
@@ -132,12 +159,28 @@ class MBarriers:
             if done[at]:
                 cta, warp = int(self.state.lanes.cta[lane]), int(self.state.lanes.warp[lane])
                 self.state.clocks.join(cta, warp, barrier.tells)
+                if barrier.event:
+                    turn = int(barrier.tells[self.state.lanes.n_warps + barrier.event])
+                    self.state.completions.reports.waited(cta, barrier.event, turn)
         return done
 
     def add_pending(self, sel: Sel, places: Array) -> None:
         """One more arrival of the running phase for each lane."""
         for lane, place in zip(self.state.lanes.index(sel), places, strict=True):
             self._get(lane, place).pending += 1
+
+    def _event_at(self, place: int) -> int:
+        """Event 0 is not of an mbarrier; with more of them than events, some share one."""
+        if self._n_events < 2:
+            return 0
+        offset = place % int(self.state.space("shared").stride)
+        number = self._events.setdefault(offset, len(self._events))
+        return 1 + number % int(self._n_events - 1)
+
+    def _check_pending(self, barrier: MBarrier, count: int, lane: int, place: int) -> None:
+        if count > barrier.pending:
+            raise self._fault("barrier", f"{count} arrivals, {barrier.pending} are pending",
+                              lane, place)
 
     def _get(self, lane: int, place: int) -> MBarrier:
         barrier = self._at.get(int(place))
@@ -167,5 +210,9 @@ class MBarriers:
         if barrier.pending or barrier.n_bytes:
             return
         barrier.tells = barrier.gathers.copy()
+        if barrier.event:
+            self._turns[barrier.cta, barrier.event] += 1
+            column = self.state.lanes.n_warps + barrier.event
+            barrier.tells[column] = self._turns[barrier.cta, barrier.event]
         barrier.phase += 1
         barrier.pending = barrier.expected

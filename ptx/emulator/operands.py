@@ -103,21 +103,24 @@ def float_of(literal: Immediate) -> float:
 
 
 class OperandReader:
-    """Reads the operands of one statement; `find` gives a visible register's unique name."""
+    """Reads the operands of one statement; `find` gives a visible register's unique name,
+    `name_of` that of a variable, or the name itself."""
 
     def __init__(
-        self, find: Callable[[str], str | None], line: int, statement: str, kernel: str
+        self, find: Callable[[str], str | None], name_of: Callable[[str], str], line: int,
+        statement: str, kernel: str,
     ) -> None:
-        self._find = find
+        self._find, self._name_of = find, name_of
         self._line = line
         self._statement = " ".join(statement.split())
         self._kernel = kernel
 
     def read(self, text: str) -> tuple[Operand, ...]:
         """All operands, separated by commas outside brackets and braces."""
-        return tuple(self._operand(part) for part in self._split(text) if part)
+        return tuple(self._operand(part) for part in self.split(text) if part)
 
-    def _split(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
+        """The operands as text."""
         parts, depth = [""], 0
         for letter in text:
             depth += {"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}.get(letter, 0)
@@ -144,19 +147,24 @@ class OperandReader:
             return Register(register, negated)
         if SPECIAL.fullmatch(text):
             return Special(text)
-        if re.fullmatch(r"[A-Za-z_$%][\w$]*", text) and text != "WARP_SZ":
-            return Symbol(text)
+        found = re.fullmatch(r"([A-Za-z_$%][\w$]*)\s*(?:([+-])\s*(.+))?", text, re.DOTALL)
+        if found and found[1] != "WARP_SZ":
+            return Symbol(self._name_of(found[1]), self._offset(found))
         return literal_of(text, self._line, self._statement)
 
+    def _offset(self, found: re.Match[str]) -> int:
+        """The constant behind a name, with its sign; none is 0."""
+        if not found[2]:
+            return 0
+        return constant(found[2] + "(" + found[3] + ")", self._line, self._statement)
+
     def _address(self, text: str) -> Address:
-        base, *more = self._split(text)
+        base, *more = self.split(text)
         coordinates = tuple(self._operand(part) for part in more)
         found = re.fullmatch(r"([A-Za-z_$%][\w$]*)\s*(?:([+-])\s*(.*))?", base, re.DOTALL)
         if not found:
             return Address(None, constant(base, self._line, self._statement), coordinates)
-        offset = 0
-        if found[2]:
-            offset = constant(found[2] + "(" + found[3] + ")", self._line, self._statement)
+        offset = self._offset(found)
         register = self._find(found[1])
-        where = Register(register) if register is not None else Symbol(found[1])
+        where = Register(register) if register is not None else Symbol(self._name_of(found[1]))
         return Address(where, offset, coordinates)

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from ptx.emulator.access import Access
-from ptx.emulator.completions import BARRIER, BULK, GROUP, Copy
+from ptx.emulator.copies import BARRIER, BULK, GROUP, Copy
 from ptx.emulator.decode import Build, Step, opcode
 from ptx.emulator.errors import Fault
 from ptx.emulator.formats import TYPES
 from ptx.emulator.lanes import Sel
 from ptx.emulator.ops_memory import address_of, take_cache_words
-from ptx.emulator.syntax import Immediate
+from ptx.emulator.registers import Get
+from ptx.emulator.syntax import Immediate, Operand
 from ptx.numerics import Array
 
 U32 = TYPES["u32"]
-FILLED = 2
 
 
 @opcode("cp")
@@ -44,9 +44,9 @@ def _cp(build: Build) -> Step:
     return _cp_async(build)
 
 
-def _waits(build: Build, how: str, n_open: int | None) -> Step:
+def _waits(build: Build, how: str, n_open: int | None, reads: bool = False) -> Step:
     completions = build.state.completions
-    return Step(lambda sel: completions.wait_groups(sel, how, n_open))
+    return Step(lambda sel: completions.wait_groups(sel, how, n_open, reads))
 
 
 def _cp_async(build: Build) -> Step:
@@ -62,12 +62,21 @@ def _cp_async(build: Build) -> Step:
     if n_bytes not in ((16,) if large else (4, 8, 16)):
         raise build.refuse(f"copies of {n_bytes} bytes: .cg takes 16, .ca 4, 8 or 16")
     given = build.operand(3) if n_operands == 4 else Immediate(n_bytes, "int")
-    size = build.read(given, U32)
+    size = _source_size(build, given, n_bytes)
     target = address_of(build, build.operand(0), "shared")
     source = address_of(build, build.operand(1), "global")
     reads, writes = (Access(build.state, space, n_bytes, 1) for space in ("global", "shared"))
     return Step(lambda sel: _start_group(build, sel, target(sel), source(sel), size(sel), reads,
                                          writes, n_bytes))
+
+
+def _source_size(build: Build, given: Operand, n_bytes: int) -> Get:
+    """How many bytes are read: as many as given, or none where a predicate says so."""
+    reg = build.reg(given)
+    if reg is None or reg.type.kind != "pred":
+        return build.read(given, U32)
+    ignores = build.read(given, TYPES["pred"])
+    return lambda sel: np.where(ignores(sel), np.uint32(0), np.uint32(n_bytes))
 
 
 def _start_group(
@@ -80,30 +89,25 @@ def _start_group(
         raise Fault("undefined", f"a source size past {n_bytes}", lanes[size > n_bytes])
     space = state.space("shared")
     writes.aligned(sel, target)
-    places = space.places(sel, target, n_bytes)
-    state.completions.check(sel, space, places, n_bytes, 1, False)
-    used = np.flatnonzero(size > 0)
-    filled = np.zeros((len(lanes), n_bytes), np.uint8)
-    marks = np.full((len(lanes), n_bytes), FILLED, np.uint8)
-    steps = np.arange(n_bytes)
-    # A lane that reads nothing still writes zeros; its source address may be anything.
-    zero = np.flatnonzero(size == 0)
+    places, steps = space.places(sel, target, n_bytes), np.arange(n_bytes)
     closed = state.completions.closed[GROUP]
-    if len(zero):
+
+    def start(chosen: Array, store: Any, source_at: Array, inside: Array | None) -> None:
         state.completions.start(Copy(
-            GROUP, lanes[zero], space, places[zero, None] + steps, space,
-            places[zero, None] + steps, filled[zero], marks[zero], closed[lanes[zero]], state.site,
+            GROUP, lanes[chosen], store, source_at, space, places[chosen, None] + steps,
+            closed[lanes[chosen]], state.site, inside,
         ))
+
+    # A lane that reads nothing still writes zeros; its source address may be anything.
+    zero, used = np.flatnonzero(size == 0), np.flatnonzero(size > 0)
+    if len(zero):
+        start(zero, None, places[zero, None] + steps, None)
     for where, store, at in reads.narrow_cells(lanes[used], source[used], size[used]):
         chosen = used[where]
-        bytes_at = at[:, None] + np.minimum(steps, size[chosen][:, None] - 1)
-        inside = steps < size[chosen][:, None]
-        filled[chosen] = np.where(inside, store.data[bytes_at], 0)
-        marks[chosen] = np.where(inside, store.valid[bytes_at], FILLED)
-        state.completions.start(Copy(
-            GROUP, lanes[chosen], store, bytes_at, space, places[chosen, None] + steps,
-            filled[chosen], marks[chosen], closed[lanes[chosen]], state.site,
-        ))
+        count = int(size[chosen[0]])
+        source_at = at[:, None] + np.minimum(steps, count - 1)
+        inside = None if count == n_bytes else np.broadcast_to(steps < count, source_at.shape)
+        start(chosen, store, source_at, inside)
 
 
 def _arrive_after_copies(build: Build) -> Step:
@@ -118,32 +122,29 @@ def _arrive_after_copies(build: Build) -> Step:
     def run(sel: Sel) -> None:
         lanes = build.lanes.index(sel).copy()
         places = state.mbarriers.places(sel, address(sel))
+        state.mbarriers.touch(sel, places, False)
         if extra:
             state.mbarriers.add_pending(sel, places)
-
-        def arrive() -> None:
-            state.completions.wait_lanes(lanes)
-            ones = np.ones(len(lanes), np.int64)
-            state.mbarriers.arrive(lanes, places, ones, 0 * ones, False)
-
-        state.completions.later(arrive)
+        state.completions.arrive_after(lanes, places)
 
     return Step(run)
 
 
 def _bulk(build: Build) -> Step:
     completions = build.state.completions
-    completions.watch_proxy()
     if build.take("commit_group"):
         build.done(0)
         return Step(lambda sel: completions.close_group(sel, BULK))
     if build.take("wait_group"):
-        build.take("read")
+        reads = bool(build.take("read"))
         build.done(1)
-        return _waits(build, BULK, build.integer(0))
+        return _waits(build, BULK, build.integer(0), reads)
     hinted = take_cache_words(build)
-    if build.take("prefetch") or build.take("tensor"):
-        raise build.refuse("tensor copies and prefetches are outside what the emulator runs")
+    if build.take("tensor"):
+        raise build.refuse("tensor copies are outside what the emulator runs")
+    if build.take("prefetch"):
+        return _bulk_prefetch(build, hinted)
+    build.state.claims.watch_proxy()
     if build.take("bulk_group"):
         return _bulk_store(build, hinted)
     if not build.take("mbarrier::complete_tx::bytes"):
@@ -160,14 +161,25 @@ def _bulk(build: Build) -> Step:
         places = state.mbarriers.places(sel, barrier(sel))
         state.mbarriers.touch(sel, places, False)
         for lane, to, start, n, place in _rows(build, sel, target, source, size, places):
-            landed = _reporter(state, place, n)
-            _start_bulk(build, BARRIER, lane, ("global", start), ("shared", to), n, landed)
+            _start_bulk(build, BARRIER, lane, ("global", start), ("shared", to), n, place)
 
     return Step(run)
 
 
-def _reporter(state: Any, place: int, n_bytes: int) -> Callable[[Array], None]:
-    return lambda lanes: state.mbarriers.complete(int(lanes[0]), place, n_bytes)
+def _bulk_prefetch(build: Build, hinted: bool) -> Step:
+    """Nothing to do, but what could not be copied is wrong here too."""
+    if not build.take("L2"):
+        raise build.refuse("needs .L2")
+    build.take("global")
+    build.done(2 + hinted)
+    source, size = address_of(build, build.operand(0), "global"), build.read(build.operand(1), U32)
+
+    def run(sel: Sel) -> None:
+        none = np.zeros(len(build.lanes.numbers[sel]), np.int64)
+        for lane, _, start, n, _ in _rows(build, sel, source, source, size, none):
+            _bulk_end(build, np.array([lane]), "global", start, n)
+
+    return Step(run)
 
 
 def _bulk_store(build: Build, hinted: bool) -> Step:
@@ -181,7 +193,7 @@ def _bulk_store(build: Build, hinted: bool) -> Step:
     def run(sel: Sel) -> None:
         none = np.zeros(len(build.lanes.numbers[sel]), np.int64)
         for lane, to, start, n, _ in _rows(build, sel, target, source, size, none):
-            _start_bulk(build, BULK, lane, ("shared", start), ("global", to), n, None)
+            _start_bulk(build, BULK, lane, ("shared", start), ("global", to), n, -1)
 
     return Step(run)
 
@@ -200,33 +212,36 @@ def _rows(
 
 def _start_bulk(
     build: Build, how: str, lane: int, source: tuple[str, int], target: tuple[str, int],
-    n_bytes: int, landed: Callable[[Array], None] | None,
+    n_bytes: int, barrier_at: int,
 ) -> None:
-    state = build.state
-    sel = np.array([lane])
-    if n_bytes % 16 or not n_bytes:
-        raise Fault("alignment", f"a bulk copy of {n_bytes} bytes, needs a multiple of 16", sel)
-    ends = []
-    for space, address in (source, target):
-        if address % 16:
-            raise Fault("alignment", "a bulk copy needs addresses that are multiples of 16", sel,
-                        address)
-        if space == "shared":
-            store: Any = state.space("shared")
-            place = int(store.places(sel, np.array([address], np.uint64), n_bytes)[0])
-            state.completions.check(sel, store, np.array([place]), n_bytes, 1, False)
-        else:
-            try:
-                store, place = state.memory.range(address, n_bytes)
-            except Fault as fault:
-                fault.lanes = sel
-                raise
-        ends.append((store, place + np.arange(n_bytes)[None, :]))
-    (store, start), (into, to) = ends
+    state, sel = build.state, np.array([lane])
+    store, start = _bulk_end(build, sel, *source, n_bytes)
+    into, to = _bulk_end(build, sel, *target, n_bytes)
     if target[0] == "global":
         state.check_output(into, sel, slice(None), to[:, 0], n_bytes, 1)
     group = state.completions.closed[BULK][sel] if how == BULK else np.zeros(1, np.int32)
     state.completions.start(Copy(
-        how, sel, store, start, into, to, store.data[start], store.valid[start], group,
-        state.site, landed,
+        how, sel, store, start, into, to, group, state.site, barrier_at=barrier_at,
     ))
+
+
+def _bulk_end(
+    build: Build, sel: Array, space: str, address: int, n_bytes: int
+) -> tuple[Any, Array]:
+    """Store and byte places [1, bytes] of one end of a bulk copy."""
+    state = build.state
+    if n_bytes % 16 or not n_bytes:
+        raise Fault("alignment", f"a bulk copy of {n_bytes} bytes, needs a multiple of 16", sel)
+    if address % 16:
+        raise Fault("alignment", "a bulk copy needs addresses that are multiples of 16", sel,
+                    address)
+    if space == "shared":
+        store: Any = state.space("shared")
+        place = int(store.places(sel, np.array([address], np.uint64), n_bytes)[0])
+    else:
+        try:
+            store, place = state.memory.range(address, n_bytes)
+        except Fault as fault:
+            fault.lanes = sel
+            raise
+    return store, place + np.arange(n_bytes)[None, :]

@@ -102,6 +102,7 @@ def _runner(
         out = np.zeros(shape, type_.dtype)
         for where, store, cells in access.cells(sel, where_all):
             access.check_writable(store, sel, where, cells)
+            state.watch(store, sel, where, cells, width, 1, True, True)
             state.check_written(store, sel, where, cells, width)
             view = store.view(unit).view(type_.dtype)
             if type_.n_packed == 2:

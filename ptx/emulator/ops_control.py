@@ -128,7 +128,9 @@ def _setmaxnreg(build: Build) -> Step:
 
 @opcode("griddepcontrol")
 def _griddepcontrol(build: Build) -> Step:
-    """One grid at a time runs here: its predecessors have finished."""
-    build.take("launch_dependents", "wait")
+    """One grid at a time runs here; `dependency.py` tells what may not be touched before a wait."""
+    what, state = build.take("launch_dependents", "wait"), build.state
     build.done(0)
-    return Step(nothing)
+    if what is None:
+        raise build.refuse("needs .launch_dependents or .wait")
+    return Step(state.predecessor_ended if what == "wait" else nothing)

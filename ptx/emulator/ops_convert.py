@@ -1,4 +1,4 @@
-"""Owns cvt: integers, floats, packed halves, and the 8-bit and 4-bit float formats.
+"""Owns cvt: integers, floats, packed halves, packed small integers.
 
 It must not know memory or lanes' order. Contract: the PTX ISA's cvt.
 """
@@ -7,28 +7,24 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ptx.emulator.convert_small import PACKED_SMALL, build_small
 from ptx.emulator.decode import Build, Step, opcode
 from ptx.emulator.formats import (
     TYPES,
     Type,
-    encode_small,
-    encode_ue8m0,
     narrow,
     quantise,
-    small_values,
     widen,
 )
 from ptx.emulator.lanes import Sel
 from ptx.emulator.ops_float import FLOATS, flush, saturate
 from ptx.emulator.ops_integer import simple
-from ptx.emulator.registers import Get
 from ptx.numerics import Array
 
 INTEGRAL: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
 }
-PACKED_SMALL = {"e4m3x2": "e4m3", "e5m2x2": "e5m2", "e2m1x2": "e2m1", "ue8m0x2": "ue8m0"}
-U8, U16 = TYPES["u8"], TYPES["u16"]
+WIDTHS = {"f64": 64, "f32": 32, "tf32": 19, "f16": 16, "bf16": 16}
 
 
 def _saturated(values: Array, target: Type) -> Array:
@@ -45,9 +41,13 @@ def _saturated(values: Array, target: Type) -> Array:
 def converter(build: Build, target: Type, source: Type) -> Callable[[Array], Array]:
     """The function of a cvt between two plain types."""
     mode, integral = build.take("rn", "rz", "rm", "rp", "rna"), build.take(*INTEGRAL)
-    ftz, sat = build.take("ftz"), build.take("sat")
-    satfinite, relu = build.take("satfinite"), build.take("relu")
     from_float, to_float = source.kind in FLOATS, target.kind in FLOATS or target.name == "tf32"
+    _check_mode(build, target, source, mode, integral)
+    ftz = build.take("ftz") if "f32" in (source.kind, target.kind) else None
+    sat = build.take("sat") if target.kind != "bf16" and target.name != "tf32" else None
+    satfinite = relu = None
+    if source.kind == "f32" and target.name in ("f16", "bf16", "tf32"):
+        satfinite, relu = build.take("satfinite"), build.take("relu")
 
     def load(x: Array) -> Array:
         if ftz and source.kind == "f32":
@@ -85,6 +85,29 @@ def converter(build: Build, target: Type, source: Type) -> Callable[[Array], Arr
     return lambda x: np.asarray(x).astype(target.dtype)
 
 
+def _check_mode(
+    build: Build, target: Type, source: Type, mode: str | None, integral: str | None
+) -> None:
+    """Refuse a rounding that the ISA asks for and the text lacks, or has where it may not."""
+    from_float, to_float = source.kind in FLOATS, target.kind in FLOATS or target.name == "tf32"
+    if from_float and to_float:
+        narrows = WIDTHS[target.name] < WIDTHS[source.kind]
+        crosses = target.kind != source.kind and WIDTHS[target.name] == WIDTHS[source.kind]
+        # The assembler takes a needless mode of bf16 alone.
+        right = mode is not None if narrows or crosses else mode is None or source.kind == "bf16"
+        right = right if integral is None else mode is None and target.kind == source.kind
+    elif from_float:
+        right = integral is not None and mode is None
+    else:
+        right = integral is None and (mode is not None) == to_float
+    if mode == "rna" and target.name != "tf32":
+        right = False
+    if not right:
+        raise build.refuse(
+            f"{source.name} to {target.name} with rounding {mode or integral or 'none'}"
+        )
+
+
 def _from_integer(
     build: Build, target: Type, source: Type, mode: str, store: Callable[[Array], Array]
 ) -> Callable[[Array], Array]:
@@ -105,21 +128,49 @@ def _finite(values: Array, target: Type) -> Array:
 
 @opcode("cvt")
 def _cvt(build: Build) -> Step:
+    if build.take("pack"):
+        return _pack_integers(build)
     words = [build.mods.pop(), build.mods.pop()] if len(build.mods) > 1 else []
     if set(words) & set(PACKED_SMALL):
-        return _cvt_small(build, words[1], words[0])
+        return build_small(build, words[1], words[0])
     if len(words) < 2 or not set(words) <= set(TYPES):
         raise build.refuse("needs two types known here")
     source, target = TYPES[words[0]], TYPES[words[1]]
     if target.n_packed == 2:
         return _cvt_pack(build, target, source)
-    if build.take("pack") or source.n_packed == 2:
+    if source.n_packed == 2:
         raise build.refuse("packed sources are outside what the emulator runs")
     f = converter(build, target, source)
     build.done(2)
     put = build.write(build.operand(0), target, relaxed=True)
     get = build.read(build.operand(1), source, relaxed=True)
     return Step(simple(put, lambda x: f(np.asarray(x)), get))
+
+
+def _pack_integers(build: Build) -> Step:
+    """cvt.pack.sat: a above b, each clipped to a few bits; above them what a third operand has."""
+    chained, wide = build.take("b32") is not None, build.take("s32")
+    name = build.take("u16", "s16") if not chained else build.take("u8", "s8", "u4", "s4", "u2",
+                                                                   "s2")
+    if not (build.take("sat") and wide and name):
+        raise build.refuse("is .sat to u16 or s16, or with .b32 to 8, 4 or 2 bits, from s32")
+    build.done(4 if chained else 3)
+    n_bits = int(name[1:])
+    low, high = (-(1 << n_bits - 1), (1 << n_bits - 1) - 1) if name[0] == "s" else (
+        0, (1 << n_bits) - 1)
+    put = build.write(build.operand(0), TYPES["u32"])
+    a, b = (build.read(build.operand(at), TYPES["s32"]) for at in (1, 2))
+    above = build.read(build.operand(3), TYPES["u32"]) if chained else None
+    mask = np.uint32((1 << n_bits) - 1)
+
+    def run(sel: Sel) -> None:
+        upper, lower = (np.clip(g(sel), low, high).astype(np.uint32) & mask for g in (a, b))
+        result = upper << np.uint32(n_bits) | lower
+        if above is not None:
+            result = result | np.asarray(above(sel)) << np.uint32(2 * n_bits)
+        put(sel, result)
+
+    return Step(run)
 
 
 def _cvt_pack(build: Build, target: Type, source: Type) -> Step:
@@ -136,67 +187,5 @@ def _cvt_pack(build: Build, target: Type, source: Type) -> Step:
         n = len(build.lanes.numbers[sel])
         pair = [np.broadcast_to(f(np.asarray(g(sel))), n) for g in (low, high)]
         put(sel, np.stack(pair, axis=1))
-
-    return Step(run)
-
-
-def _cvt_small(build: Build, target: str, source: str) -> Step:
-    """Pairs of 8-bit and 4-bit floats, to and from f16x2 or f32."""
-    mode, relu = build.take("rn", "rz", "rp") or "rn", build.take("relu")
-    satfinite = bool(build.take("satfinite"))
-    if target in PACKED_SMALL:
-        return _encode_pair(build, PACKED_SMALL[target], source, mode, bool(relu), satfinite)
-    kind = PACKED_SMALL[source]
-    build.done(2)
-    if target not in ("f16x2", "bf16x2") or (target == "bf16x2") != (kind == "ue8m0"):
-        raise build.refuse(f"{source} to {target} is outside what the emulator runs")
-    put, type_ = build.write(build.operand(0), TYPES[target]), TYPES[target]
-    word = U8 if kind == "e2m1" else U16
-    get, values = build.read(build.operand(1), word, relaxed=True), small_values(kind)
-
-    def run(sel: Sel) -> None:
-        bits = np.asarray(get(sel))
-        shift, mask = (4, 15) if kind == "e2m1" else (8, 255)
-        pair = np.stack([values[bits & mask], values[(bits >> shift) & mask]], axis=-1)
-        if relu:
-            pair = np.where(pair > 0, pair, np.where(np.isnan(pair), pair, 0.0))
-        put(sel, narrow(pair, type_.kind))
-
-    return Step(run)
-
-
-def _encode_pair(
-    build: Build, kind: str, source: str, mode: str, relu: bool, satfinite: bool
-) -> Step:
-    word, shift = (U8, 4) if kind == "e2m1" else (U16, 8)
-    put = build.write(build.operand(0), word, relaxed=True)
-    pair: Get
-    if source == "f32":
-        build.done(3)
-        high, low = (build.read(build.operand(at), TYPES["f32"]) for at in (1, 2))
-
-        def pair(sel: Sel) -> Array:
-            n = len(build.lanes.numbers[sel])
-            both = [np.broadcast_to(np.asarray(g(sel), np.float64), n) for g in (low, high)]
-            return np.stack(both, axis=1)
-    elif source in ("f16x2", "bf16x2"):
-        build.done(2)
-        get = build.read(build.operand(1), TYPES[source])
-
-        def pair(sel: Sel) -> Array:
-            return widen(np.asarray(get(sel)), TYPES[source].kind)
-    else:
-        raise build.refuse(f"{source} to {kind}x2 is outside what the emulator runs")
-
-    def run(sel: Sel) -> None:
-        values = pair(sel)
-        if relu:
-            values = np.where(values > 0, values, np.where(np.isnan(values), values, 0.0))
-        if kind == "ue8m0":
-            bits = encode_ue8m0(values, mode)
-        else:
-            bits = encode_small(values, kind, mode, satfinite)
-        packed = bits[..., 0].astype(np.uint16) | (bits[..., 1].astype(np.uint16) << shift)
-        put(sel, packed.astype(word.dtype))
 
     return Step(run)

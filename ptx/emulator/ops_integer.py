@@ -66,8 +66,10 @@ def product(build: Build, type_: Type) -> tuple[Binary, Type]:
 
 def build_integer_add(build: Build, type_: Type, subtracts: bool) -> Step:
     """add, sub on integers, with .sat for s32 and .cc for a carry out."""
-    saturates, carries = build.take("sat"), build.take("cc")
+    saturates, carries = build.take("sat") if type_.name == "s32" else None, build.take("cc")
     build.done(3)
+    if subtracts and type_.n_packed == 2:
+        raise build.refuse(f"is not for {type_.name}")
     put = build.write(build.operand(0), type_)
     a, b = (build.read(build.operand(at), type_) for at in (1, 2))
     f: Binary = np.subtract if subtracts else np.add

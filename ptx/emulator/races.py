@@ -38,6 +38,10 @@ class SharedRaces:
         self.write_clock.fill(0)
         self.read_clock.fill(0)
 
+    def forget_writes(self, places: Array) -> None:
+        """No thread wrote these bytes, whole granules of them: a copy did."""
+        self.write_thread[places[..., :: self.granule] // self.granule] = NOBODY
+
     def access(
         self, sel: Sel, cells: Array, width: int, n: int, writes: bool, site: int, shown: Site
     ) -> None:
@@ -84,7 +88,7 @@ class SharedRaces:
     def _check_readers(
         self, sel: Sel, at: Array, thread: Array, warp: Array, cta: Array, shown: Site
     ) -> None:
-        late = self.read_clock[at] > self.clocks.known[cta, warp]
+        late = self.read_clock[at] > self.clocks.of_warps[cta, warp]
         if not late.any():
             return
         # A lane's own reads before its write are in order.

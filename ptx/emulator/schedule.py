@@ -20,7 +20,8 @@ from ptx.numerics import Array
 
 READY, EXITED, AT_BARRIER, GATHERING, YIELDED, WAITING = range(6)
 FAR = np.iinfo(np.int32).max
-MAX_FRUITLESS_WAKES = 10_000
+# Looks of everybody that waits, in vain: a loop that gives up after some tries may still end.
+MAX_FRUITLESS_WAKES = 2_000
 
 
 class Schedule:
@@ -35,6 +36,9 @@ class Schedule:
         self._n_alive = int(self.alive.sum())
         self._yielded_at = np.full(lanes.n_lanes, -1, np.int64)
         self._polls = any(step.flow in (Flow.POLL, Flow.WAIT) for step in self.code)
+        copies = any(source.opcode == "cp" for source in batch.kernel.code)
+        # With a seed, copies may land between any two steps.
+        self._tick = batch.completions.tick if batch.shuffled and copies else None
         self._left = max_steps
         self._max_steps = max_steps
         self._fruitless = 0
@@ -114,6 +118,8 @@ class Schedule:
                 break
             step = code[pc]
             batch.site = pc
+            if self._tick is not None:
+                self._tick()
             n_left -= 1
             flow = step.flow
             if flow is Flow.PLAIN:
@@ -251,7 +257,7 @@ class Schedule:
         self.status[index] = EXITED
         self.alive[index] = False
         self._n_alive -= len(index)
-        self.batch.completions.at_exit(index)
+        self.batch.claims.at_exit(index)
         if self.batch.barriers.pending:
             self._release(self.batch.barriers.release(self.alive))
         self.batch.progress += 1

@@ -31,9 +31,10 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A variable, parameter or label."""
+    """A variable, parameter or label; of a variable perhaps a place `offset` bytes into it."""
 
     name: str
+    offset: int = 0
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_writing_a_copys_destination_or_source(bench):
     fails(bench, COPY + "st.shared.u32 [a+4], t;\nret;", "async", "destination", "st.shared")
     fails(bench, COPY + COPY + "ret;", "async", "destination", "cp.async")
     body = COPY + "mov.u32 s, 0;\nst.global.u32 [at], s;\ncp.async.wait_all;\nret;"
-    fails(bench, body, "async", "changed before it landed", "wait_all")
+    fails(bench, body, "async", "writes the source of a copy", "st.global")
 
 
 def test_other_threads_need_a_barrier_after_the_wait(bench):
@@ -74,6 +74,26 @@ def test_a_short_source_is_filled_with_zeros(bench):
             "cp.async.wait_all;\n" + READ)
     got = bench.kernel(START + body, {"x": X, "y": 1024}, block=64)
     assert not got["y"].any()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_predicate_says_that_a_source_is_not_read(bench, seed):
+    body = ("and.b32 n, t, 1; setp.eq.u32 p, n, 1; @p mov.u64 at, 0;\n"
+            "cp.async.cg.shared.global [a], [at], 16, p;\ncp.async.wait_all;\n" + READ)
+    got = bench.kernel(START + body, {"x": X, "y": 1024}, block=64, seed=seed)
+    want = X.reshape(64, 4).copy()
+    want[1::2] = 0
+    assert np.array_equal(got["y"].view(np.uint32).reshape(64, 4), want)
+
+
+def test_bulk_prefetches_change_nothing_but_must_be_right(bench):
+    line = "cp.async.bulk.prefetch.L2.global [x], 1024;\n"
+    got = bench.kernel(START + line + COPY + "cp.async.wait_all;\n" + READ, {"x": X, "y": 1024},
+                       block=64, outputs=("y",))
+    assert np.array_equal(got["y"].view(np.uint32), X)
+    fails(bench, line.replace("1024", "1040") + "ret;", "bounds", "1040 bytes", "prefetch")
+    fails(bench, line.replace("1024", "1000") + "ret;", "alignment", "multiple of 16", "prefetch")
+    fails(bench, line.replace("[x]", "[x+8]") + "ret;", "alignment", "multiples of 16", "prefetch")
 
 
 def test_copy_sizes_and_places(bench):

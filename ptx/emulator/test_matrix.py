@@ -7,87 +7,19 @@ import numpy as np
 import pytest
 
 from ptx.emulator import EmulatorError
+from ptx.emulator.mma_cases import (
+    LANES,
+    a_element,
+    b_element,
+    c_element,
+    c_words,
+    names,
+    packed,
+    run,
+    unpacked,
+)
 
 RNG = np.random.default_rng(2)
-LANES = range(32)
-
-
-def a_element(kind, lane, i):
-    """Row and column of element i of A, as the ISA's tables list them."""
-    g, t = lane // 4, lane % 4
-    if kind == "f16k8":
-        return (g if i < 2 else g + 8), 2 * t + (i & 1)
-    if kind == "f16k16":
-        return (g if i in (0, 1, 4, 5) else g + 8), 2 * t + (i & 1) + (8 if i >= 4 else 0)
-    if kind == "b8k16":
-        return (g if i < 4 else g + 8), 4 * t + (i & 3)
-    if kind == "b8k32":
-        return (g if i < 4 or 8 <= i < 12 else g + 8), 4 * t + (i & 3) + (16 if i >= 8 else 0)
-    if kind == "b4k64":
-        return (g if i < 8 or 16 <= i < 24 else g + 8), 8 * t + (i & 7) + (32 if i >= 16 else 0)
-    return (g if i in (0, 2) else g + 8), t + (4 if i >= 2 else 0)
-
-
-def b_element(kind, lane, i):
-    g, t = lane // 4, lane % 4
-    if kind in ("f16k8", "f16k16"):
-        return 2 * t + (i & 1) + (8 if i >= 2 else 0), g
-    if kind in ("b8k16", "b8k32"):
-        return 4 * t + (i & 3) + (16 if i >= 4 else 0), g
-    if kind == "b4k64":
-        return 8 * t + (i & 7) + (32 if i >= 8 else 0), g
-    return t + 4 * i, g
-
-
-def c_element(lane, i):
-    return lane // 4 + (8 if i >= 2 else 0), 2 * (lane % 4) + (i & 1)
-
-
-def packed(matrix, element, kind, n_values, n_bits):
-    """Codes of a matrix as each lane's registers, lower elements in lower bits."""
-    words = []
-    for lane in LANES:
-        bits = 0
-        for i in range(n_values):
-            bits |= int(matrix[element(kind, lane, i)]) << (n_bits * i)
-        words.append([bits >> (32 * r) & 0xFFFFFFFF for r in range(n_values * n_bits // 32)])
-    return np.array(words, np.uint32)
-
-
-def run(bench, line, a, b, c, d_regs=4, extra=None, target="sm_120a"):
-    """Run one mma by one warp; registers a0.., b0.., c0.., d0.., s0, s1 come from the arrays."""
-    buffers = {"x": a, "y": b, "z": c, "w": 128 * d_regs}
-    if extra is not None:
-        buffers["v"] = extra
-    body = ".reg .b32 t; .reg .b64 at, off; mov.u32 t, %tid.x;\n"
-    for name, letter, array in (("x", "a", a), ("y", "b", b), ("z", "c", c), ("v", "s", extra)):
-        if array is None:
-            continue
-        n = array.shape[1]
-        body += f".reg .b32 {letter}<{n}>; mul.wide.u32 off, t, {4 * n}; add.u64 at, {name}, off;\n"
-        body += "".join(f"ld.global.b32 {letter}{r}, [at+{4 * r}];\n" for r in range(n))
-    body += f".reg .b32 d<{d_regs}>;\n{line}\n"
-    body += f"mul.wide.u32 off, t, {4 * d_regs}; add.u64 at, w, off;\n"
-    body += "".join(f"st.global.b32 [at+{4 * r}], d{r};\n" for r in range(d_regs)) + "ret;"
-    got = bench.kernel(body, buffers, target=target, outputs=("w",))
-    return got["w"].view(np.uint32).reshape(32, d_regs)
-
-
-def names(letter, n):
-    return "{" + ", ".join(f"{letter}{r}" for r in range(n)) + "}"
-
-
-def unpacked(words, dtype=np.float32):
-    out = np.zeros((16, 8), dtype)
-    for lane in LANES:
-        for i in range(4):
-            out[c_element(lane, i)] = words[lane].view(dtype)[i]
-    return out
-
-
-def c_words(matrix):
-    return np.array([[matrix[c_element(lane, i)] for i in range(4)] for lane in LANES],
-                    matrix.dtype).view(np.uint32)
 
 
 @pytest.mark.parametrize("depth", [8, 16])
@@ -137,8 +69,8 @@ def test_tf32_ignores_low_bits(bench):
     noise = 0x1FFF
     line = ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
             f"{names('d', 4)}, {names('a', 4)}, {names('b', 2)}, {names('c', 4)};")
-    got = run(bench, line, packed(a.astype("f4").view("u4") | noise, a_element, "tf32", 4, 32),
-              packed(b.astype("f4").view("u4") | noise, b_element, "tf32", 2, 32),
+    got = run(bench, line, packed(a.astype("f4").view("u4") | noise, a_element, "tf32k8", 4, 32),
+              packed(b.astype("f4").view("u4") | noise, b_element, "tf32k8", 2, 32),
               np.zeros((32, 4), np.uint32))
     assert np.array_equal(unpacked(got), a @ b)
 

@@ -91,3 +91,38 @@ def test_counting_atomics_return_what_was_there(bench, word):
     want = {"inc": [2, 3, 4, 5, 0, 1, 2, 3], "dec": [2, 1, 0, 5, 4, 3, 2, 1],
             "exch": [2, 5, 5, 5, 5, 5, 5, 5]}[word]
     assert got["y"].view(np.uint32).tolist() == want
+
+
+def test_places_in_variables(bench):
+    body = """
+    .reg .b32 t, r, s; .reg .b64 at, off, w; .shared .align 4 .b8 buf[256]; .reg .pred p;
+    mov.u32 t, %tid.x; shl.b32 r, t, 2; mov.u32 s, buf; add.u32 s, s, r; st.shared.u32 [s], t;
+    bar.warp.sync 0xffffffff;
+    mov.u32 s, buf + 4*3; ld.shared.u32 r, [s]; mov.u64 w, buf+120; sub.u64 w, w, 4;
+    ld.shared.u32 s, [w]; mad.lo.u32 r, r, 100, s; mul.wide.u32 off, t, 4; add.u64 at, y, off;
+    st.global.u32 [at], r; ret;
+    """
+    got = bench.kernel(body, {"y": 128}, outputs=("y",))
+    assert set(got["y"].view(np.uint32).tolist()) == {329}
+    with pytest.raises(EmulatorError, match="bounds"):
+        bench.kernel(body.replace("buf+120", "buf+260"), {"y": 128})
+
+
+@pytest.mark.parametrize(("word", "f"), [("add", sum), ("max", max)])
+def test_shared_atomics_of_64_bits(bench, word, f):
+    # Each lane joins its cell of eight; sums carry into the upper half of the cell.
+    body = f"""
+    .shared .align 8 .b8 cells[64]; .reg .pred p; .reg .b32 t, cell, base; .reg .b64 at, off, v;
+    mov.u32 t, %tid.x; mov.u32 base, cells; setp.lt.u32 p, t, 8; mov.b64 v, 0;
+    mad.lo.u32 cell, t, 8, base; @p st.shared.u64 [cell], v; bar.sync 0;
+    mul.wide.u32 off, t, 8; add.u64 at, x, off; ld.global.u64 v, [at];
+    and.b32 t, t, 7; mad.lo.u32 cell, t, 8, base; red.shared.{word}.u64 [cell], v; bar.sync 0;
+    ld.shared.u64 v, [cell]; mul.wide.u32 off, t, 8; add.u64 at, y, off;
+    mov.u32 t, %tid.x; setp.lt.u32 p, t, 8; @p st.global.u64 [at], v; ret;
+    """
+    x = RNG.integers(0, 2**58, 64, np.uint64)
+    x[:8] = 2**32 - 1
+    for seed in (0, 1, 2):
+        got = bench.kernel(body, {"x": x, "y": 64}, block=64, outputs=("y",), seed=seed)
+        want = [f(map(int, x[cell::8])) for cell in range(8)]
+        assert got["y"].view(np.uint64).tolist() == want

@@ -50,7 +50,7 @@ def test_float_literals(bench, literal, bits):
 
 
 @pytest.mark.parametrize("text", [
-    "", ".version 7.0\n", HEAD + ".entry k() {", HEAD + ".func f() { }", HEAD + "garbage",
+    "", ".version 7.0\n", HEAD + ".entry k() {", HEAD + ".func f() { call f; }", HEAD + "garbage",
     HEAD + ".entry k(.param .texref t) { ret; }", HEAD + ".entry k() { .reg .b33 r; }",
     HEAD + ".entry k() { ret }", HEAD + ".entry k() { L: L: ret; }",
     HEAD + ".entry k() { .reg .b32 r, r; ret; }", HEAD + ".entry k() .whatever 3 { ret; }",

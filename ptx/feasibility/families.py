@@ -27,12 +27,6 @@ ONE_WARP = Launch(1, 32)
 MEGA = ("sm_90a", "sm_100a", "sm_120a")
 
 
-class Programmatic(Launch):
-    """A launch that may begin before the one ahead of it has ended; the kernel waits by itself."""
-
-    programmatic = True
-
-
 @dataclass(frozen=True)
 class Variant:
     """One form of an instruction. `targets` are the .targets that its text may declare, `version`
@@ -148,7 +142,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("bulk_copy", "cp.async.bulk with mbarrier", {}, ("sm_90",), "8.0", ("sm_89",),
             Launch(1, 128)),
     Variant("griddepcontrol", "wait", GRIDS, ("sm_90",), "7.8", ("sm_89",),
-            Programmatic(264, 128), n_launches=8),
+            Launch(264, 128, programmatic=True), n_launches=8),
     Variant("setmaxnreg", "dec 40, inc 216", REGISTERS, MEGA, "8.0", ("sm_80", "sm_90", "sm_120"),
             Launch(1, 256)),
 )

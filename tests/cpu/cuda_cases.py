@@ -55,12 +55,6 @@ END:
 """
 
 
-class FakeLaunch(Launch):
-    """A launch that may begin before the one ahead of it has ended."""
-
-    programmatic = True
-
-
 def scale_op(launch=lambda dims: Launch(dims["T"], 32, 64)):
     return Op(
         name="scale",

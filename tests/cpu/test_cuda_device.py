@@ -18,7 +18,7 @@ from ptx.devices.cuda_kernel import parameters
 from ptx.inventory import targets
 from ptx.numerics import DTYPES
 from ptx.op import Launch, OpError
-from tests.cpu.cuda_cases import SCALE, TEXT, FakeLaunch, arguments, new_device, scale_op
+from tests.cpu.cuda_cases import SCALE, TEXT, arguments, new_device, scale_op
 from tests.cpu.fake_cuda import FakeCuda
 
 
@@ -217,7 +217,7 @@ def test_a_number_past_float32_is_refused_before_it_runs(fake, device):
 
 
 def test_a_programmatic_launch_says_so(fake, device):
-    op = scale_op(lambda dims: FakeLaunch((dims["T"], 2), (8, 4)))
+    op = scale_op(lambda dims: Launch((dims["T"], 2), (8, 4), programmatic=True))
     device.launch(op, **arguments(device))
     name, extents, _, programmatic = fake.launched[-1]
     assert (name, extents, programmatic) == ("scale", (3, 2, 1, 8, 4, 1, 0), True)

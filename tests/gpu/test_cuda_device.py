@@ -20,7 +20,7 @@ from ptx.devices.cuda_context import FATAL
 from ptx.devices.nvml import read_facts
 from ptx.numerics import DTYPES
 from ptx.op import Launch
-from tests.cpu.cuda_cases import SCALE, TEXT, FakeLaunch, arguments, plant, scale_op
+from tests.cpu.cuda_cases import SCALE, TEXT, arguments, plant, scale_op
 from tests.gpu import planted
 
 pytestmark = pytest.mark.gpu
@@ -222,7 +222,7 @@ def test_programmatic_launches_keep_their_order(card, tmp_path, monkeypatch, cap
     plant(tmp_path, monkeypatch, text.replace(
         begin, f"    griddepcontrol.launch_dependents;\n    griddepcontrol.wait;\n{begin}"
     ))
-    op = scale_op(lambda dims: FakeLaunch(dims["T"], 64))
+    op = scale_op(lambda dims: Launch(dims["T"], 64, programmatic=True))
     h = card.allocate((512, 256), "f32", "h")
     step = {"x": h, "y": h, "factor": 1.0, "shift": 1, "negate": False}
     card.launch(op, **step)

@@ -1,0 +1,143 @@
+"""Owns the sanitiser's rules for bytes that asynchronous copies read or write.
+
+It must not know instructions, nor when copies land. From the asking for a copy until somebody has
+waited for it, its destination is nobody else's, and nobody may write its source. The async proxy
+sees ordinary stores to shared memory after a proxy fence alone.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ptx.emulator.copies import BARRIER, Copy
+from ptx.emulator.errors import Fault
+from ptx.emulator.lanes import Sel
+from ptx.numerics import Array
+
+
+class Claims:
+    """What the copies of `completions` hold."""
+
+    def __init__(self, state: Any, completions: Any) -> None:
+        self.state, self._completions = state, completions
+        self._busy = np.zeros(len(state.space("shared").data), bool)
+        # Bytes of shared memory that ordinary stores wrote and no proxy fence has shown yet.
+        self.unfenced: Array | None = None
+
+    def reset(self) -> None:
+        """Nothing is held."""
+        self._busy.fill(False)
+        if self.unfenced is not None:
+            self.unfenced.fill(False)
+
+    def watch_proxy(self) -> None:
+        """The kernel has copies that read shared memory by another path: watch for fences."""
+        self.unfenced = np.zeros(len(self._busy), bool)
+
+    # What copies do
+
+    def take(self, copy: Copy) -> None:
+        """A copy is asked for; Fault when it may not read its source, or write its target, now."""
+        if self.state.sanitise:
+            self._check(copy.lanes, copy.target, copy.target_at, True)
+            self.access(copy, False)
+            if copy.source is not None:
+                self._check(copy.lanes, copy.source, copy.source_at, False)
+                self._fenced(copy)
+                self.access(copy, True)
+        if self._shared(copy.target):
+            self._busy[copy.target_at] = True
+
+    def end(self, copy: Copy) -> None:
+        """Its lanes have waited: they wrote the target, as far as others are concerned."""
+        if self._shared(copy.target):
+            self._busy[copy.target_at] = False
+        self.access(copy, False)
+
+    def report(self, copy: Copy) -> None:
+        """An mbarrier was told: no thread wrote the target, and who may touch it is told there."""
+        self._busy[copy.target_at] = False
+        self.state.shared_races.forget_writes(copy.target_at)
+
+    def access(self, copy: Copy, source: bool) -> None:
+        """The copy's lanes read its source, or write its target, as far as races are concerned."""
+        store, at = (copy.source, copy.source_at) if source else (copy.target, copy.target_at)
+        if store is not None and self.state.sanitise:
+            self.state.watch_copy(store, copy.lanes, at, not source, copy.site)
+
+    def _fenced(self, copy: Copy) -> None:
+        if not self._shared(copy.source) or self.unfenced is None:
+            return
+        bad = self.unfenced[copy.source_at].any(axis=1)
+        if bad.any():
+            raise Fault("async", "an asynchronous copy reads shared memory that ordinary stores "
+                        "wrote, with no proxy fence between", copy.lanes[bad])
+
+    # What threads do
+
+    def check(
+        self, sel: Sel, store: Any, cells: Array, n_bytes: int, width: int, writes: bool
+    ) -> None:
+        """Fault when an access meets a copy; `cells` of `width` bytes begin `n_bytes` each."""
+        shared = self._shared(store)
+        if writes and shared and self.unfenced is not None:
+            self.unfenced[cells[:, None] * width + np.arange(n_bytes)] = True
+        if self._completions.pending or self._completions.reports.active:
+            self._check(sel, store, cells[:, None] * width + np.arange(n_bytes), writes)
+
+    def fence(self, sel: Sel) -> None:
+        """Ordinary stores that these lanes made, or know of, are visible to copies now."""
+        if self.unfenced is None:
+            return
+        state, races = self.state, self.state.shared_races
+        places = np.flatnonzero(self.unfenced)
+        granules = places // races.granule
+        writer = np.maximum(races.write_thread[granules], 0)
+        cta_of_place = places // max(1, state.space("shared").stride)
+        for cta, warp in state.clocks.warps(sel):
+            mine = cta_of_place == cta
+            seen = state.clocks.own(cta, warp)[writer // 32] >= races.write_clock[granules]
+            self.unfenced[places[mine & seen]] = False
+
+    def at_exit(self, index: Array) -> None:
+        """Fault when lanes leave with copies outstanding."""
+        for copy in self._completions.pending if self.state.sanitise else ():
+            bad = np.isin(copy.lanes, index)
+            # Copies that report to an mbarrier are somebody else's to wait for; those that have
+            # read their source end with the grid.
+            if not bad.any() or copy.how == BARRIER or not copy.lent:
+                continue
+            bad &= ~self._completions.promised(copy)
+            if bad.any():
+                raise Fault("async", "leaves with a copy outstanding, started at "
+                            f"{self.state.shown_site(copy.site)}", copy.lanes[bad])
+
+    def _shared(self, store: Any) -> bool:
+        return store is self.state.space("shared")
+
+    def _check(self, sel: Sel, store: Any, places: Array, writes: bool) -> None:
+        """The same for rows of byte places."""
+        reports = self._completions.reports
+        if self._shared(store):
+            busy = np.asarray(self._busy[places].any(axis=1))
+            if busy.any():
+                raise self._met(sel, store, places, busy, "touches the destination of")
+            reports.check(sel, places)
+        else:
+            for copy in self._completions.pending:
+                bad = copy.target_meets(store, places)
+                if bad is not None:
+                    raise self._met(sel, store, places, bad, "touches the destination of")
+        if not writes:
+            return
+        for copy in (*self._completions.pending, *(report.copy for report in reports.unseen)):
+            bad = copy.source_meets(store, places) if copy.lent else None
+            if bad is not None:
+                raise self._met(sel, store, places, bad, "writes the source of")
+
+    def _met(self, sel: Sel, store: Any, places: Array, bad: Array, verb: str) -> Fault:
+        first = int(places[int(np.argmax(bad))][0])
+        fault = Fault("async", f"{verb} a copy that nobody waited for",
+                      self.state.lanes.index(sel)[bad], first, "")
+        self.state.complete(fault, store)
+        return fault
