@@ -48,8 +48,8 @@ def buf(
 class Launch:
     """Geometry of one launch: blocks, threads in a block, dynamic shared bytes.
 
-    A `programmatic` one may begin before the launch ahead of it has ended (programmatic dependent
-    launch, from sm_90 on): its kernel says `griddepcontrol.wait` before it touches what that writes.
+    A `programmatic` one may begin before the launch ahead has ended (programmatic dependent launch,
+    from sm_90 on): its kernel says `griddepcontrol.wait` before it touches what that one writes.
     """
 
     grid: int | tuple[int, ...]
