@@ -21,12 +21,16 @@ SAFE_EXPONENT = 450
 N_DECIMALS = 100
 
 
-def add_odd(a: Array, b: Array) -> Array:
-    """a + b in float64, rounded to odd where it is not exact."""
+def add_odd(a: Array, b: Array, mode: str = "rn") -> Array:
+    """a + b in float64, rounded to odd where it is not exact; the sign of zero as in `mode`."""
     total = a + b
     back = total - a
     error = (a - (total - back)) + (b - back)
-    return _to_odd(total, np.where(np.isfinite(total), error, 0.0))
+    total = _to_odd(total, np.where(np.isfinite(total), error, 0.0))
+    if mode == "rm":
+        # What cancels is -0 when rounding goes down.
+        total = np.where((total == 0) & (np.signbit(a) | np.signbit(b)), -0.0, total)
+    return total
 
 
 def _to_odd(total: Array, error: Array) -> Array:
@@ -40,7 +44,7 @@ def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     """a b + c of float32 arrays with one rounding, as float32."""
     product = np.multiply(a, b, dtype=np.float64)
     if mode != "rn":
-        return to_f32(add_odd(product, np.asarray(c, np.float64)), mode)
+        return to_f32(add_odd(product, np.asarray(c, np.float64), mode), mode)
     wide = np.asarray(product + c)
     single = wide.astype(np.float32)
     # Only a sum that fell on the middle between two float32, or among the subnormal ones, can

@@ -69,6 +69,9 @@ def converter(build: Build, target: Type, source: Type) -> Callable[[Array], Arr
     if from_float and to_float:
         if integral:
             return lambda x: store(INTEGRAL[integral](load(x)))
+        if (source.kind, target.name) == ("bf16", "f32") and not (ftz or sat):
+            # A bf16 is the upper half of a float32: a card moves the bits, those of a NaN too.
+            return lambda x: (np.asarray(x).astype(np.uint32) << 16).view(np.float32)
         return lambda x: store(load(x))
     if from_float:
         rounding = INTEGRAL[integral or "rzi"]

@@ -25,6 +25,9 @@ from ptx.numerics import Array
 FLOATS = ("f32", "f64", "f16", "bf16")
 MODES = ("rn", "rz", "rm", "rp")
 SMALLEST = np.float32(2.0**-126)
+SMALLEST_F16 = 2.0**-14
+# Enough to bring what may round to a subnormal float32 among the normal ones.
+UP = np.float32(2.0**64)
 SATURATING = ("f32", "f16", "f16x2")
 FTZ = ("ftz",)
 Function = Callable[..., Array]
@@ -49,11 +52,13 @@ def saturate(x: Array) -> Array:
 
 def finish(
     build: Build, type_: Type, f: Function, n: int, words: tuple[str, ...] = ("ftz", "sat"),
+    linear_in: tuple[int, ...] = (),
 ) -> Step:
     """Apply f to the operands, native for f32 and f64, float64 for halves; round it to the type.
 
     `words` are the modifiers that the opcode may have, of .ftz, .sat and .relu; f32 and f16 have
-    them, bf16 no .sat, and .ftz where `words` says `ftz!`; f64 has none.
+    them, bf16 no .sat, and .ftz where `words` says `ftz!`; f64 has none. f may round a result below
+    the smallest normal number; then it is linear in the operands `linear_in` together.
     """
     kind = type_.kind
     has_ftz = "ftz!" in words or ("ftz" in words and kind in ("f32", "f16"))
@@ -70,8 +75,9 @@ def finish(
 
     def whole(*values: Array) -> Array:
         result = np.asarray(f(*values))
+        wide = result
         if ftz and kind == "f32":
-            result = flush(result)
+            result = _flushed_result(f, values, result, linear_in)
         if sat:
             result = saturate(result)
         if relu:
@@ -79,11 +85,27 @@ def finish(
         if kind not in ("f16", "bf16"):
             return result
         bits = narrow(result, kind)
-        return flush_bits(bits, kind) if ftz else bits
+        if not ftz:
+            return bits
+        if kind == "f16":
+            one = widen(narrow(wide / SMALLEST_F16, kind), kind)
+            return np.where(np.abs(one) < 1, bits & np.uint16(0x8000), bits)
+        return flush_bits(bits, kind)
 
     if not (ftz or sat or relu) and kind in ("f32", "f64"):
         return Step(simple(put, f, *get))
     return Step(simple(put, whole, *get))
+
+
+def _flushed_result(
+    f: Function, values: tuple[Array, ...], result: Array, linear_in: tuple[int, ...]
+) -> Array:
+    """Zeros for results that are subnormal: an H200 judges them as rounded to all 24 bits, before
+    they lose any for being so small."""
+    if not linear_in:
+        return flush(result)
+    up = f(*(value * UP if at in linear_in else value for at, value in enumerate(values)))
+    return np.where(np.abs(up) < SMALLEST * UP, np.copysign(np.float32(0), result), result)
 
 
 def _widened(get: Get, kind: str, ftz: bool) -> Get:
@@ -120,7 +142,8 @@ def _add(build: Build) -> Step:
     mode = _mode(build, type_)
     if mode != "rn":
         sign = -1.0 if subtracts else 1.0
-        return finish(build, type_, _directed(lambda a, b: exact.add_odd(a, sign * b), mode), 2)
+        add = _directed(lambda a, b: exact.add_odd(a, sign * b, mode), mode)
+        return finish(build, type_, add, 2)
     f: Function = np.subtract if subtracts else np.add
     if type_.kind == "f32":
         return finish(build, type_, lambda a, b: canonical(f(a, b)), 2)
@@ -134,9 +157,11 @@ def _mul(build: Build) -> Step:
         return build_integer_mul(build, type_)
     mode = _mode(build, type_)
     if mode != "rn":
-        return finish(build, type_, _directed(np.multiply, mode), 2)
+        return finish(build, type_, _directed(np.multiply, mode), 2, linear_in=(0,))
     if type_.kind == "f32":
-        return finish(build, type_, lambda a, b: canonical(np.multiply(a, b)), 2)
+        return finish(
+            build, type_, lambda a, b: canonical(np.multiply(a, b)), 2, linear_in=(0,)
+        )
     return finish(build, type_, np.multiply, 2)
 
 
@@ -149,8 +174,8 @@ def _div(build: Build) -> Step:
     mode = "rn" if how else _mode(build, type_, needed=True)
     if type_.name == "f32":
         if mode != "rn":
-            return finish(build, type_, _directed(np.divide, mode), 2, FTZ)
-        return finish(build, type_, lambda a, b: canonical(np.divide(a, b)), 2, FTZ)
+            return finish(build, type_, _directed(np.divide, mode), 2, FTZ, (0,))
+        return finish(build, type_, lambda a, b: canonical(np.divide(a, b)), 2, FTZ, (0,))
     if type_.name != "f64":
         raise build.refuse("needs f32 or f64")
     return finish(build, type_, np.divide, 2, ())
@@ -165,7 +190,9 @@ def _fma(build: Build) -> Step:
     if type_.kind == "f64":
         return finish(build, type_, exact.fma_f64, 3)
     if type_.kind == "f32":
-        return finish(build, type_, lambda a, b, c: exact.fma_f32(a, b, c, mode), 3)
+        return finish(
+            build, type_, lambda a, b, c: exact.fma_f32(a, b, c, mode), 3, linear_in=(0, 2)
+        )
     if build.source.opcode == "mad":
         raise build.refuse("needs f32 or f64")
     return finish(

@@ -30,8 +30,28 @@ def operands(name, n):
     rows = np.array(list(product(edges, repeat=2)), np.uint64)
     rows = np.concatenate([rows, RNG.integers(0, 1 << bits, (4000, 2), np.uint64)])
     third = RNG.permutation(rows[:, :1])
-    columns = np.concatenate([rows, third], axis=1)[: len(rows) // 2 * 2, :n]
+    columns = np.concatenate([rows, third], axis=1)
+    if name != "bf16":
+        columns = np.concatenate([columns, *tiny(name)])
+    columns = columns[: len(columns) // 2 * 2, :n]
     return [np.ascontiguousarray(c.astype(f"u{bits // 8}")) for c in columns.T]
+
+
+def tiny(name):
+    """Three operands whose product, sum of a product, or quotient is just below the smallest normal
+    number: by less than half, half and more than half a unit of what the number could be there."""
+    n_fraction, bias, kind = (23, 127, np.float32) if name == "f32" else (10, 15, np.float16)
+    below = np.array([-(2.0 ** (1 - bias))] * 16)
+    half = -(n_fraction + 4 + bias) // 2
+    steps = np.arange(16) * 2.0**half
+    rest = np.full(16, 2.0 ** (1 - bias - n_fraction - 4 - half))
+    unit, least = 2.0**-n_fraction, 2.0 ** (1 - bias)
+    near = [(1 - i * unit / 2, (1 + j * unit) * least) for i in range(4) for j in range(4)]
+    a, b = np.array(near).T
+    for values in ((steps, rest, below), (steps, rest, -below), (a, b, 0 * a), (b, 1 + a / 2, b),
+                   (b, 1 + np.arange(16) * unit, b)):
+        narrow = np.stack(values, axis=1).astype(kind)
+        yield narrow.view(f"u{narrow.itemsize}").astype(np.uint64)
 
 
 def lines():
@@ -48,6 +68,10 @@ def lines():
         for mods in ("", ".ftz", ".sat", ".ftz.sat", *((".relu", ".ftz.relu") if n == 3 else ())):
             yield (f"{word}.rn{mods}.f16 d, {', '.join('abc'[:n])};", "f16", "f16",
                    operands("f16", n))
+    for word, n in (("add", 2), ("sub", 2), ("mul", 2), ("div", 2), ("fma", 3), ("sqrt", 1)):
+        for mode, ftz in product(("rn", "rz", "rm", "rp"), ("", ".ftz")):
+            yield (f"{word}.{mode}{ftz}.f32 d, {', '.join('abc'[:n])};", "f32", "f32",
+                   operands("f32", n))
     yield "fma.rn.relu.bf16 d, a, b, c;", "bf16", "bf16", operands("bf16", 3)
     for name, word in product(("f16", "bf16"), ("lt", "ne", "geu", "num", "nan")):
         pairs = [c.view(np.uint32) for c in operands(name, 2)]
@@ -64,6 +88,7 @@ def lines():
         yield f"cvt.rn.satfinite.relu.{name}x2.f32 d, a, b;", "u16", "f32", operands("f32", 2)
         yield f"cvt.rn.f16x2.{name}x2 d, a;", "f16x2", "u16", [ALL]
     yield "cvt.f32.bf16 d, a;", "f32", "bf16", [ALL]
+    yield "cvt.f32.f16 d, a;", "f32", "f16", [ALL]
     yield "cvt.rn.bf16x2.f32 d, a, b;", "bf16x2", "f32", operands("f32", 2)
 
 

@@ -232,3 +232,9 @@ def test_cheap_unpacking_of_int4(bench):
     assert np.array_equal(got.view(np.float16)[::2], 1032.0 + code)
     got = bench.evaluate("lop3.b32 d, a, 0x000F000F, 0x43084308, 0x6A;", "b32", ("b32", words))
     assert np.array_equal((got << 16).view(np.float32), 136.0 + code)
+
+
+def test_a_bf16_moves_into_f32_bit_by_bit(bench):
+    codes = np.arange(65536, dtype=np.uint16)
+    got = bench.evaluate("cvt.f32.bf16 d, a;", "f32", ("bf16", codes), target="sm_90a")
+    assert np.array_equal(got, codes.astype(np.uint32) << 16)

@@ -204,6 +204,52 @@ def test_zeros_nans_and_infinities(bench):
         assert got.tolist() == want, name
 
 
+LEAST, UNIT = 0x00800000, 2.0**-23
+
+
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+@pytest.mark.parametrize(("word", "rows", "exact"), [
+    ("mul", [(1 - i * UNIT / 2, (1 + j * UNIT) * 2.0**-126) for i in range(4) for j in range(4)],
+     lambda a, b: a * b),
+    ("div", [((1 + i * UNIT) * 2.0**-126, (1 + j * UNIT) * k) for i in (0, 1, 2, 2**23 - 1)
+             for j in range(4) for k in (1, 2)], lambda a, b: a / b),
+    ("fma", [(i * 2.0**-76, 2.0**-77, sign * 2.0**-126) for i in range(16) for sign in (1, -1)],
+     lambda a, b, c: a * b + c),
+])
+def test_tiny_is_judged_with_all_its_bits(bench, word, rows, exact, mode):
+    """Flushed is what stays below 2^-126 when it is rounded as if exponents had no end."""
+    # The second factor keeps its sign.
+    rows = rows + [tuple(x if at == 1 else -x for at, x in enumerate(row)) for row in rows]
+    columns = [np.array(c, np.float32) for c in zip(*rows, strict=True)]
+    names = ", ".join("abc"[: len(columns)])
+    line = f"{word}.{mode}{{}}.f32 d, {names};"
+    given = [("f32", c) for c in columns]
+    got = bench.evaluate(line.format(".ftz"), "f32", *given).view(np.float32)
+    kept = bench.evaluate(line.format(""), "f32", *given).view(np.float32)
+    scale = Fraction(2) ** 126
+    rounding = {"rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil}[mode]
+    seen = set()
+    for row, flushed, plain in zip(rows, got.tolist(), kept.tolist(), strict=True):
+        value = exact(*map(Fraction, row)) * scale
+        # Below 1 the bits are worth 2^-24 there; round is to even.
+        tiny = abs(rounding(value * 2**24)) < 2**24
+        seen.add((tiny, abs(plain) < 2.0**-126))
+        assert flushed == (0 if tiny else plain), row
+    assert mode == "rz" or (True, False) in seen, "nothing that only all its bits show to be tiny"
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("rn", 0), ("rz", 0), ("rp", 0), ("rm", 1)])
+def test_what_cancels_is_minus_zero_when_rounding_goes_down(bench, mode, sign):
+    a = np.array([1.5, -1.5, 0.0, -0.0, 0.0, -0.0], np.float32)
+    b = np.array([-1.5, 1.5, -0.0, 0.0, 0.0, -0.0], np.float32)
+    want = [sign << 31] * 4 + [0, 1 << 31]
+    one = ("f32", np.ones(6, np.float32))
+    for line, *rest in ((f"add.{mode}.f32 d, a, b;", ("f32", a), ("f32", b)),
+                        (f"sub.{mode}.f32 d, a, b;", ("f32", a), ("f32", -b)),
+                        (f"fma.{mode}.f32 d, a, b, c;", ("f32", a), one, ("f32", b))):
+        assert bench.evaluate(line, "f32", *rest).tolist() == want, line
+
+
 def test_ftz_sat_relu(bench):
     a = np.array([1e-40, -1e-40, 2.0, -3.0, np.nan, 0.25], np.float32)
     one = np.ones(6, np.float32)
