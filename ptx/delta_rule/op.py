@@ -48,9 +48,7 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=(-(-dims["Dv"] // 8), dims["Nv"], dims["S"]), block=256),
-            constants=lambda dims: {
-                "entry": "delta_rule", "n_parts": -(-dims["Dk"] // 32), "chunked": False
-            },
+            constants=lambda dims: {"n_parts": -(-dims["Dk"] // 32)},
         ),
     ),
     requires={

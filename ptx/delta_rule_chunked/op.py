@@ -17,7 +17,18 @@ rounding  float32 arithmetic, the order of sums is free; a token's bits depend o
 """
 
 from ptx.delta_rule.op import OP as DELTA_RULE
-from ptx.op import Kernel, Launch, Op, Param
+from ptx.op import Constant, Dims, Kernel, Launch, Op, Param
+
+# Rows of a chunk that a block works on at once: a thread for each pair, and static shared memory.
+MAX_ROWS, SHARED_BYTES = 16, 48 << 10
+
+
+def _constants(dims: Dims) -> dict[str, Constant]:
+    n_parts = -(-dims["Dk"] // 32)
+    pair_bytes = 4 * (3 * MAX_ROWS * MAX_ROWS + 2 * MAX_ROWS)
+    n_rows = min(MAX_ROWS, (SHARED_BYTES - pair_bytes) // (2 * 128 * n_parts))
+    return {"n_parts": n_parts, "n_rows": n_rows}
+
 
 OP = Op(
     name="delta_rule_chunked",
@@ -27,9 +38,8 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=(-(-dims["Dv"] // 8), dims["Nv"], dims["S"]), block=256),
-            constants=lambda dims: {
-                "entry": "delta_rule_chunked", "n_parts": -(-dims["Dk"] // 32), "chunked": True
-            },
+            fits=lambda dims: _constants(dims)["n_rows"] != 0,
+            constants=_constants,
         ),
     ),
     requires=DELTA_RULE.requires,

@@ -134,12 +134,40 @@ def test_shapes_that_do_not_fit_are_refused(bench):
 def test_kernels_agree_with_the_recurrence(kernels, chunk):
     case = _case(9, chunk)
     for bench in kernels(OP):
-        _assert_near(run_pieces(bench, case, [9]), _wide(case))
-        _assert_near(run_pieces(bench, case, [2, 6, 1]), _wide(case))
+        _assert_near(run_pieces(bench, case, [9]), _plain(case))
+        _assert_near(run_pieces(bench, case, [2, 6, 1]), _plain(case))
+
+
+@pytest.mark.parametrize("n_tokens", [15, 16, 17, 35])
+def test_kernels_around_their_longest_chunk(kernels, n_tokens):
+    case = _case(n_tokens, 64, (1, 2, 16, 9))
+    for bench in kernels(OP):
+        _assert_near(run_pieces(bench, case, [n_tokens]), _plain(case, 1))
+
+
+@pytest.mark.parametrize("heads", [*HEADS[:3], (1, 2, 33, 8), (1, 1, 128, 17)], ids=str)
+def test_kernels_at_every_width(kernels, heads):
+    case = _case(18, 16, heads)
+    for bench in kernels(OP):
+        _assert_near(run_pieces(bench, case, [18]), _plain(case, heads[0]))
+
+
+@pytest.mark.parametrize("strong", [-300.0, -1e30, -np.inf])
+def test_a_strong_decay_costs_a_kernel_no_digits(kernels, strong):
+    case = _case(20, 16, (1, 2, 16, 8))
+    case.rows["g"][[3, 11, 17]] = strong
+    for bench in kernels(OP):
+        _assert_near(run_pieces(bench, case, [20]), _plain(case, 1))
 
 
 def test_sequences_of_a_kernel_are_apart(kernels):
     cases = [_case(n, 4, seed=n) for n in (1, 5, 3)]
     for bench in kernels(OP):
         for case, got in zip(cases, run_batch(bench, cases, seed=1), strict=True):
-            _assert_near(got, _wide(case))
+            _assert_near(got, _plain(case))
+
+
+def test_a_row_too_wide_for_shared_memory_has_no_kernel():
+    assert not OP.kernels[0].fits({"Dk": 32 * 180})
+    assert OP.kernels[0].constants({"Dk": 32 * 179})["n_rows"] == 1
+    assert OP.kernels[0].constants({"Dk": 128})["n_rows"] == 16
