@@ -1,7 +1,8 @@
 """Owns a kernel bound to a batch of CTAs: decoded steps, spaces, registers, and what they share.
 
 It must not know scheduling. Steps were built for one geometry; the same batch serves one group of
-CTAs after the other. Instruction families see it as `state`.
+CTAs after the other. Instruction families see it as `state`. Long because all that they ask for is
+in one place.
 """
 
 import random
@@ -22,6 +23,7 @@ from ptx.emulator.lanes import Lanes, Sel
 from ptx.emulator.mbarriers import MBarriers
 from ptx.emulator.memory import VALID, Block, Memory
 from ptx.emulator.outputs import Outputs
+from ptx.emulator.products import Products
 from ptx.emulator.races import GlobalRaces, SharedRaces
 from ptx.emulator.registers import RegisterFile
 from ptx.emulator.spaces import WINDOWS, Params, Space, in_window
@@ -63,6 +65,7 @@ class Batch:
         self.claims = self.completions.claims
         self.mbarriers = MBarriers(self)
         self.registers = RegisterFile(kernel.registers, lanes)
+        self.products = Products(self, kernel)
         self._unwritten = maybe_unwritten(kernel)
         self._scratch: dict[str, Array] = {}
         self.outputs: Outputs | None = None
@@ -82,7 +85,7 @@ class Batch:
         for space in self._spaces.values():
             space.reset()
         for part in (self.clocks, self.shared_races, self.barriers, self.completions,
-                     self.mbarriers):
+                     self.mbarriers, self.products):
             part.reset()
 
     # What instruction families ask

@@ -1,4 +1,4 @@
-"""Owns the sanitiser's rules for bytes that asynchronous copies read or write.
+"""Owns the sanitiser's rules for bytes that asynchronous copies and products read or write.
 
 It must not know instructions, nor when copies land. From the asking for a copy until somebody has
 waited for it, its destination is nobody else's, and nobody may write its source. The async proxy
@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ptx.emulator.copies import BARRIER, Copy
+from ptx.emulator.copies import BARRIER, GROUP, Copy
 from ptx.emulator.errors import Fault
 from ptx.emulator.lanes import Sel
 from ptx.numerics import Array
+
+# Products read shared memory by runs of 16 bytes.
+RUN, RUN_BITS = 16, 4
 
 
 class Claims:
@@ -23,16 +26,71 @@ class Claims:
         self._busy = np.zeros(len(state.space("shared").data), bool)
         # Bytes of shared memory that ordinary stores wrote and no proxy fence has shown yet.
         self.unfenced: Array | None = None
+        # How many products read each run of 16 bytes of shared memory, and how many runs in all.
+        self._lent = np.zeros(0, np.int32)
+        self._n_lent = 0
 
     def reset(self) -> None:
         """Nothing is held."""
         self._busy.fill(False)
+        self._lent.fill(0)
+        self._n_lent = 0
         if self.unfenced is not None:
             self.unfenced.fill(False)
 
     def watch_proxy(self) -> None:
         """The kernel has copies that read shared memory by another path: watch for fences."""
         self.unfenced = np.zeros(len(self._busy), bool)
+
+    def watch_products(self) -> None:
+        """The kernel has products that read shared memory: they too need fences."""
+        self.watch_proxy()
+        self._lent = np.zeros(len(self._busy) // RUN + 1, np.int32)
+
+    # What products do
+
+    def lend(self, warps: Array, places: Array) -> None:
+        """Products read runs [products, runs] of shared memory until `give_back`.
+
+        `warps` are a lane of each warp of their warpgroups. Fault when they may not read now.
+        """
+        np.add.at(self._lent, places >> RUN_BITS, 1)
+        self._n_lent += places.size
+        if not self.state.sanitise:
+            return
+        space, completions = self.state.space("shared"), self._completions
+        copies = completions.pending or completions.reports.active
+        for lanes, runs in zip(warps, places, strict=True):
+            at = runs[:, None] + np.arange(RUN)
+            blamed = np.repeat(lanes[:1], len(at))
+            for lane in lanes if copies else ():
+                self._check(np.repeat(lane, len(at)), space, at, False)
+            bad = space.valid[at].min(axis=1) == 0
+            if bad.any():
+                raise self._at("uninitialised", "reads shared memory that nobody wrote", blamed,
+                               space, at, bad)
+            if self.unfenced is not None and (bad := self.unfenced[at].any(axis=1)).any():
+                raise self._at("async", "reads shared memory that ordinary stores or cp.async "
+                               "wrote, with no proxy fence between", blamed, space, at, bad)
+        self._read(warps, places, self.state.site)
+
+    def give_back(self, warps: Array, places: Array, site: int) -> None:
+        """Somebody has waited for products."""
+        np.subtract.at(self._lent, places >> RUN_BITS, 1)
+        self._n_lent -= places.size
+        if self.state.sanitise:
+            self._read(warps, places, site)
+
+    def _read(self, warps: Array, places: Array, site: int) -> None:
+        state = self.state
+        for lanes, runs in zip(warps, places, strict=True):
+            try:
+                state.shared_races.read_by_warps(
+                    state.lanes.warp[lanes], runs, lanes, site, state.shown_site
+                )
+            except Fault as fault:
+                state.complete(fault, state.space("shared"))
+                raise
 
     # What copies do
 
@@ -52,6 +110,9 @@ class Claims:
         """Its lanes have waited: they wrote the target, as far as others are concerned."""
         if self._shared(copy.target):
             self._busy[copy.target_at] = False
+            if copy.how == GROUP and self.unfenced is not None:
+                # cp.async is of the generic proxy, as stores are.
+                self.unfenced[copy.target_at] = True
         self.access(copy, False)
 
     def report(self, copy: Copy) -> None:
@@ -82,7 +143,7 @@ class Claims:
         shared = self._shared(store)
         if writes and shared and self.unfenced is not None:
             self.unfenced[cells[:, None] * width + np.arange(n_bytes)] = True
-        if self._completions.pending or self._completions.reports.active:
+        if self._completions.pending or self._completions.reports.active or self._n_lent:
             self._check(sel, store, cells[:, None] * width + np.arange(n_bytes), writes)
 
     def fence(self, sel: Sel) -> None:
@@ -123,6 +184,11 @@ class Claims:
             if busy.any():
                 raise self._met(sel, store, places, busy, "touches the destination of")
             reports.check(sel, places)
+            if writes and self._n_lent and (lent := self._lent[places >> RUN_BITS] > 0).any():
+                bad = lent.any(axis=1)
+                reader = self.state.products.reader_of(places[bad] >> RUN_BITS)
+                raise self._at("async", f"writes what {reader} reads, for which nobody waited",
+                               sel, store, places, bad)
         else:
             for copy in self._completions.pending:
                 bad = copy.target_meets(store, places)
@@ -136,8 +202,12 @@ class Claims:
                 raise self._met(sel, store, places, bad, "writes the source of")
 
     def _met(self, sel: Sel, store: Any, places: Array, bad: Array, verb: str) -> Fault:
+        return self._at("async", f"{verb} a copy that nobody waited for", sel, store, places, bad)
+
+    def _at(
+        self, kind: str, message: str, sel: Sel, store: Any, places: Array, bad: Array
+    ) -> Fault:
         first = int(places[int(np.argmax(bad))][0])
-        fault = Fault("async", f"{verb} a copy that nobody waited for",
-                      self.state.lanes.index(sel)[bad], first, "")
+        fault = Fault(kind, message, self.state.lanes.index(sel)[bad], first, "")
         self.state.complete(fault, store)
         return fault

@@ -3,7 +3,7 @@
 It must not know what an instruction should give: each test computes that by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,17 @@ class Bench:
             f"st.global.b{8 * width} [at], d;\nEND: ret;\n}}\n"
         )
 
+    def kernel_text(self, body: str, names: Iterable[str], target: str, head: str = "") -> str:
+        """The module of `kernel`."""
+        names = list(names)
+        params = ", ".join(f".param .u64 p_{name}" for name in names)
+        return HEAD.format(target=target) + head + (
+            f".visible .entry k({params})\n{{\n"
+            + "".join(f".reg .b64 {name};\n" for name in names)
+            + "".join(f"ld.param.u64 {name}, [p_{name}];\n" for name in names)
+            + body + "\n}\n"
+        )
+
     def kernel(
         self, body: str, buffers: dict[str, Array | int], grid: Any = 1, block: Any = 32,
         shared_bytes: int = 0, target: str = "sm_90a", outputs: tuple[str, ...] | None = None,
@@ -76,13 +87,7 @@ class Bench:
 
         The body finds their addresses in 64-bit registers of their names. Returns all contents.
         """
-        params = ", ".join(f".param .u64 p_{name}" for name in buffers)
-        text = HEAD.format(target=target) + head + (
-            f".visible .entry k({params})\n{{\n"
-            + "".join(f".reg .b64 {name};\n" for name in buffers)
-            + "".join(f"ld.param.u64 {name}, [p_{name}];\n" for name in buffers)
-            + body + "\n}\n"
-        )
+        text = self.kernel_text(body, buffers, target, head)
         memory = Memory()
         arrays = {
             name: np.zeros(b, np.uint8) if isinstance(b, int) else np.ascontiguousarray(b)

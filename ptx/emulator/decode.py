@@ -53,6 +53,7 @@ class Step:
     mask: Get | None = None
     full_mask: bool = False
     aligned: bool = False
+    n_warps: int = 1  # that gather, the first of a rank that is a multiple
     ready: Callable[[Sel], Array] | None = None
     barrier: Any = None
     guard: Get | None = None

@@ -16,6 +16,24 @@ def whole_warps(lanes: Lanes, sel: Sel) -> bool:
     return bool(((counts == 0) | (counts == WARP)).all())
 
 
+def in_whole_groups(lanes: Lanes, index: Array, n_warps: int, alive: Array) -> Array:
+    """For each lane of `index` whether all lanes of its group of `n_warps` warps are in `index`.
+
+    Groups begin at ranks that are multiples of `n_warps`. Fault for a group that has not as many
+    warps, or of which a lane has exited.
+    """
+    n_groups = -(-lanes.n_warps // n_warps)
+    group = lanes.cta[index].astype(np.int64) * n_groups + lanes.warp[index] // n_warps
+    of_all = lanes.cta.astype(np.int64) * n_groups + lanes.warp // n_warps
+    living = np.bincount(of_all[alive], minlength=lanes.n_ctas * n_groups)
+    gone = living[group] < n_warps * WARP
+    if gone.any():
+        raise Fault("barrier", f"needs {n_warps} whole warps from a rank that is a multiple of "
+                    f"{n_warps}, here {int(living[group[int(np.argmax(gone))]])} threads are left",
+                    index[gone])
+    return np.asarray(np.bincount(group)[group] == n_warps * WARP)
+
+
 def warp_bits(lanes: Lanes, index: Array) -> Array:
     """For each warp of the batch the bits of its lanes in `index`, int64."""
     bits = np.zeros(lanes.n_lanes // WARP, np.int64)

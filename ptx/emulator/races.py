@@ -72,6 +72,27 @@ class SharedRaces:
             return
         self._record_read(at, thread16, warp, clock, site)
 
+    def read_by_warps(
+        self, warps: Array, places: Array, lanes: Array, site: int, shown: Site
+    ) -> None:
+        """Whole warps [w] of one CTA, given by `lanes` of theirs, read runs of 16 bytes."""
+        runs = np.unique(places)
+        per = 16 // self.granule
+        at = (runs[:, None] // self.granule + np.arange(per)).reshape(-1)
+        cta = self.lanes.cta[lanes[0]]
+        known = self.clocks.known[cta, warps]
+        last = self.write_thread[at]
+        late = self.write_clock[at] > known[:, np.maximum(last, 0) >> 5]
+        bad = (late & (last >= 0)).T
+        if bad.any():
+            which = int(np.argmax(bad.any(axis=0)))
+            self._blame(np.full(len(at), lanes[which]), at, bad[:, which], False, "written",
+                        self.write_site, shown)
+        self.read_clock[at[:, None], warps] = known[np.arange(len(warps)), warps] + 1
+        # No thread's later write is in order with this by its being the reader's own.
+        self.read_thread[at[:, None], warps] = SEVERAL
+        self.read_site[at] = site
+
     def _record_read(
         self, at: Array, thread: Array, warp: Array, clock: Array, site: int
     ) -> None:

@@ -21,7 +21,7 @@ FROM_MEMORY, NEVER_WRITTEN = 1, 2
 class Reg:
     """One declared register over all lanes of a batch."""
 
-    __slots__ = ("bits", "name", "origin", "taint", "type")
+    __slots__ = ("bits", "name", "origin", "taint", "type", "watch")
 
     def __init__(self, name: str, type_: Type, n_lanes: int) -> None:
         self.name, self.type = name, type_
@@ -29,6 +29,8 @@ class Reg:
         self.bits = np.zeros(shape, _storage(type_))
         self.taint: Array | None = None
         self.origin = ""
+        # Hears of every access of lanes; set before readers and writers are made.
+        self.watch: Callable[[Sel], None] | None = None
 
     def view(self, type_: Type) -> Array:
         """The register read as a type of its width, or the low part read as a narrower one."""
@@ -112,7 +114,7 @@ class RegisterFile:
             values: Array = view[sel]
             return values
 
-        return get
+        return get if reg.watch is None else _heard(reg.watch, get)
 
     def writer(self, name: str, type_: Type) -> Put:
         """A function that stores values of the register's own width."""
@@ -124,4 +126,20 @@ class RegisterFile:
             if reg.taint is not None:
                 reg.clear(sel)
 
-        return put
+        watch = reg.watch
+        if watch is None:
+            return put
+
+        def watched(sel: Sel, values: Array) -> None:
+            watch(sel)
+            put(sel, values)
+
+        return watched
+
+
+def _heard(watch: Callable[[Sel], None], get: Get) -> Get:
+    def watched(sel: Sel) -> Array:
+        watch(sel)
+        return get(sel)
+
+    return watched

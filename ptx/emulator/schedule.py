@@ -15,7 +15,7 @@ from ptx.emulator.deadlock import deadlock
 from ptx.emulator.decode import Flow, Step
 from ptx.emulator.errors import Fault
 from ptx.emulator.lanes import WARP, Sel
-from ptx.emulator.members import complete_masks, whole_warps
+from ptx.emulator.members import complete_masks, in_whole_groups, whole_warps
 from ptx.numerics import Array
 
 READY, EXITED, AT_BARRIER, GATHERING, YIELDED, WAITING = range(6)
@@ -136,7 +136,7 @@ class Schedule:
             elif flow is Flow.GATHER:
                 if whole is None:
                     whole = whole_warps(self.lanes, sel)
-                if not (whole and step.full_mask and step.guard is None):
+                if not (whole and step.full_mask and step.guard is None and step.n_warps == 1):
                     self._gather(step, sel, pc)
                     break
                 step.run(sel)
@@ -258,6 +258,7 @@ class Schedule:
         self.alive[index] = False
         self._n_alive -= len(index)
         self.batch.claims.at_exit(index)
+        self.batch.products.at_exit(index)
         if self.batch.barriers.pending:
             self._release(self.batch.barriers.release(self.alive))
         self.batch.progress += 1
@@ -294,7 +295,9 @@ class Schedule:
         if step.aligned and not (complete | looking).all():
             raise Fault("barrier", "lanes of the warp are elsewhere", index[~complete])
         going = index[complete]
-        self.status[index[~complete]] = GATHERING
+        if step.n_warps > 1 and len(going):
+            going = going[in_whole_groups(self.lanes, going, step.n_warps, self.alive)]
+        self.status[index] = GATHERING
         if len(going):
             self.current = going
             step.run(self.lanes.compact(going))

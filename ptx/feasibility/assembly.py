@@ -9,7 +9,7 @@ from ptx.feasibility.families import Variant
 
 # ptxas 13 has no older chip; of a text that declares an older target it says the same.
 OLDEST = "sm_75"
-COMPLAINT = re.compile(r"(not supported on|requires) \.target")
+COMPLAINT = re.compile(r"(not supported on|requires) \.target|cannot be compiled for architecture")
 
 
 def assembled(variant: Variant) -> dict[str, Report]:

@@ -77,7 +77,7 @@ def _bound(kind: Constant, dtype: np.dtype[np.generic]) -> float:
 def _product(
     name: str, inputs: tuple[Array, ...], a: Array, b: Array, c: Array, bound: float
 ) -> Case:
-    """The case of A [16, K], B [8, K] and C, given as values in float64, where sums are exact."""
+    """The case of A [M, K], B [N, K], C [M, N], as values in float64, where sums are exact."""
     wide = a @ b.T + c.astype(np.float64)
     if name == "exact":
         return exact(*inputs, want=wide.astype(c.dtype))
@@ -128,6 +128,24 @@ def tile_product(constants: Mapping[str, Constant]) -> list[Case]:
         draw = (lambda s: rng.integers(-8, 9, s)) if name == "exact" else rng.standard_normal
         a, b = (code_of(np.asarray(draw(shape))) for shape in ((ROWS, 32), (32, COLUMNS)))
         found.append(_product(name, (a, b), value_of(a), value_of(b).T, zero, 2 * F32_BOUND))
+    return found
+
+
+def wgmma(constants: Mapping[str, Constant]) -> list[Case]:
+    """D = A B of 64 x 64; each step may cut digits off once more."""
+    kind, shape = str(constants["format"]), (64, int(constants["depth"]))
+    rng = np.random.default_rng(SEED)
+    if kind == "s8":
+        a, b = (rng.integers(-128, 128, shape) for _ in range(2))
+        return [exact(a.astype(np.int8), b.astype(np.int8), want=(a @ b.T).astype(np.int32))]
+    value_of, code_of = FORMATS[kind]
+    zero = np.zeros((64, 64), np.float32)
+    bound = FP8_BOUND if kind == "e4m3" else int(constants["steps"]) * F32_BOUND
+    found = []
+    for name in ("exact", "random"):
+        draw = (lambda s: rng.integers(-8, 9, s)) if name == "exact" else rng.standard_normal
+        a, b = (code_of(np.asarray(draw(shape), np.float64)) for _ in range(2))
+        found.append(_product(name, (a, b), value_of(a), value_of(b), zero, bound))
     return found
 
 

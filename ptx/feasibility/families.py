@@ -101,6 +101,26 @@ def _cp_async(cache: str, n_bytes: int, given: int) -> Variant:
     return Variant("cp_async", name, constants, launch=Launch(1, 64))
 
 
+def _wgmma(name: str, kind: str, in_registers: bool = False, steps: int = 1) -> Variant:
+    """64 x 64 of D. More than one step: rows of 128 bytes in a swizzle of that many."""
+    n_bits = {"bf16": 16}.get(kind, 8)
+    accumulator = "s32" if kind == "s8" else "f32"
+    signs = {"bf16": ", 1, 1, 0" if in_registers else ", 1, 1, 0, 0", "e4m3": ", 1, 1", "s8": ""}
+    row_bytes = 32 * steps
+    # Offsets in units of 16 bytes: along K from bit 16, along M and N from bit 32; bit 62 is the
+    # swizzle of 128 bytes, which has no use for the first.
+    layout = 1 << 16 | 64 << 32 | 1 << 62 if steps > 1 else 8 << 16 | 16 << 32
+    constants: dict[str, Constant] = {
+        "form": f"m64n64k{256 // n_bits}.{accumulator}.{kind}.{kind}", "rest": signs[kind],
+        "row_bytes": row_bytes, "runs": row_bytes // 16, "rounds": row_bytes // 32,
+        "swizzled": steps > 1, "in_registers": in_registers, "steps": steps, "layout": layout,
+        "sums": ", ".join(f"sum{i}" for i in range(32)), "format": kind,
+        "accumulator": accumulator, "depth": row_bytes * 8 // n_bits,
+    }
+    return Variant("wgmma", name, constants, ("sm_90a",), "8.0", ("sm_90", "sm_100a", "sm_120a"),
+                   Launch(1, 128))
+
+
 # Two warpgroups enter with 128 registers a thread; 40 + 216 is as much again. The sums alone are
 # more than 128.
 REGISTERS: dict[str, Constant] = {
@@ -128,6 +148,11 @@ VARIANTS: tuple[Variant, ...] = (
     _mma("s8 m16n8k16", "s8", 16, 8, "s32"),
     _mma("tf32 m16n8k8", "tf32", 8, 32),
     _mma("e4m3 m16n8k32", "e4m3", 32, 8, targets=("sm_89",), version="8.4", lacking=("sm_80",)),
+    _wgmma("bf16 m64n64k16", "bf16"),
+    _wgmma("bf16 m64n64k16, A in registers", "bf16", in_registers=True),
+    _wgmma("bf16 m64n64k16, K = 64, 128-byte swizzle", "bf16", steps=4),
+    _wgmma("s8 m64n64k32", "s8"),
+    _wgmma("e4m3 m64n64k32", "e4m3"),
     *(_matrices("ldmatrix", n, t, "6.5", "sm_75", "sm_70") for n in (2, 4) for t in (False, True)),
     *(_matrices("stmatrix", n, t, "7.8", "sm_90", "sm_89") for n in (2, 4) for t in (False, True)),
     Variant("movmatrix", "m8n8.trans", {}, ("sm_75",), "7.8", ("sm_70",)),
