@@ -106,7 +106,10 @@ def facts(entry: DeviceEntry) -> str:
 
 def tested(folder: Path, device_name: str) -> str:
     """The tests of a folder that the device can run."""
-    pytest = importlib.import_module("pytest")
+    try:
+        pytest = importlib.import_module("pytest")
+    except ImportError as error:
+        raise AssertionError(f"did not run: {error}") from None
     counted = _Counts()
     arguments = ["-q", "-p", "no:cacheprovider", "-m", MARKS[device_name],
                  "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), str(folder)]

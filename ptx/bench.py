@@ -24,7 +24,7 @@ from ptx.devices.cuda import CudaDevice, available
 from ptx.fill_uniform.op import OP as FILL_UNIFORM
 from ptx.inventory import ops
 from ptx.numerics import DTYPES, Array, round_to_bf16
-from ptx.op import Dims, Op, Param, listed, pick
+from ptx.op import Dims, Op, Param, PtxError, listed, pick
 
 MAX_SETS, N_REPLAYS, CACHE_TIMES = 64, 21, 4
 # Cells that are random; larger arrays repeat them. Larger float32 ones are made on the card.
@@ -93,8 +93,7 @@ def buffers_for(device: Any, op: Op, dims: Dims, seed: int = 0) -> dict[str, Any
 
 def _fill(device: Any, buffer: Any, param: Param, dims: Dims, rng: np.random.Generator) -> None:
     n_cells = prod(buffer.shape)
-    # An array of codes has other values than one of numbers under the same name.
-    if param.name in VALUES and (param.dtype != "f32" or n_cells < N_RANDOM):
+    if param.name in VALUES:
         wanted = np.broadcast_to(np.asarray(VALUES[param.name](buffer.shape, dims)), buffer.shape)
         device.upload(buffer, wanted)
     elif param.dtype == "f32" and n_cells > N_RANDOM:
@@ -195,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     for op, dims in _chosen(options.ops, options.dims):
         try:
             row = measure(device, op, dims)
-        except DeviceError as error:
+        except PtxError as error:
             print(f"| {op.name} | {error} |")
             failed = 1
             continue

@@ -1,6 +1,7 @@
 """Protects the self-test: its report, its exit code, and that a part that fails hides no other."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,18 @@ def test_a_refusal_fails_its_part_alone(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(selftest, "memory", lost)
     assert report(tmp_path, 1)["memory"] is False
+
+
+def test_without_pytest_the_kernels_part_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    path = tmp_path / "report.json"
+    assert selftest.main(["--device", "host", "--json", str(path)]) == 1
+    rows = {row["name"]: row for row in json.loads(path.read_text())["results"]}
+    assert rows["kernels"]["passed"] is False
+    assert "did not run" in rows["kernels"]["detail"]
+    assert rows["memory"]["passed"] is True
 
 
 @pytest.mark.parametrize("holds", [True, False])
