@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ptx.device import DeviceError
 from ptx.devices.cuda import CudaDevice, available
 from ptx.fill_uniform.op import OP as FILL_UNIFORM
 from ptx.inventory import ops
 from ptx.numerics import DTYPES, Array, round_to_bf16
-from ptx.op import Dims, Op, Param, PtxError, listed, pick
+from ptx.op import Dims, Op, OpError, Param, PtxError, listed, pick
 
 MAX_SETS, N_REPLAYS, CACHE_TIMES = 64, 21, 4
 # Cells that are random; larger arrays repeat them. Larger float32 ones are made on the card.
@@ -164,15 +163,20 @@ def _milliseconds(device: CudaDevice, call: Callable[[], None]) -> float:
 
 
 def _chosen(names: list[str], dims: Dims) -> Iterator[tuple[Op, Dims]]:
+    """What to measure; OpError for a name that is no op, or dims that lack one of its axes."""
     known = ops()
     for name in names or known:
         if name not in known:
-            raise DeviceError(f"no op {name!r}; known: {', '.join(known)}")
+            raise OpError(f"no op {name!r}; known: {', '.join(known)}")
+        axes = dict.fromkeys(axis for p in known[name].params for axis in p.shape or ())
+        if dims and not axes.keys() <= dims.keys():
+            raise OpError(f"{name}: --dims needs {', '.join(axes)}, found {listed(dims)}")
         for example in [dims] if dims else known[name].examples:
             yield known[name], example
 
 
-def _dims(text: str) -> dict[str, int]:
+def axis_lengths(text: str) -> dict[str, int]:
+    """`T=1,N=17408` by axis; ValueError for anything else."""
     return {axis: int(length) for axis, length in (part.split("=") for part in text.split(","))}
 
 
@@ -180,9 +184,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and print a table; 1 without a card, or when an op could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m ptx.bench", description="Time kernels.")
     parser.add_argument("ops", nargs="*", help="names of ops (default: all)")
-    parser.add_argument("--dims", type=_dims, default={}, help="axis lengths, T=1,N=17408,...")
+    parser.add_argument("--dims", type=axis_lengths, default={}, help="axis lengths: T=1,N=17408")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args(arguments)
+    try:
+        chosen = list(_chosen(options.ops, options.dims))
+    except OpError as error:
+        parser.error(str(error))
     found = available()
     if isinstance(found, str):
         print(f"no card: {found}", file=sys.stderr)
@@ -191,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     ceiling = copy_gb_per_s(device)
     print(f"{device.description}; a copy reads and writes {ceiling:.0f} GB/s\n")
     print("| op | kernel | dims | us | GB/s | of a copy |\n|---|---|---|---|---|---|")
-    for op, dims in _chosen(options.ops, options.dims):
+    for op, dims in chosen:
         try:
             row = measure(device, op, dims)
         except PtxError as error:

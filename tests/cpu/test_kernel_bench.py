@@ -55,3 +55,15 @@ def test_without_a_card_it_says_so(capsys):
         pytest.skip("there is a card")
     assert main([]) == 1
     assert "no card" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["nothing"], "no op 'nothing'; known: add_rmsnorm, "),
+    (["argmax", "--dims", "T=1"], "argmax: --dims needs T, V, found T=1"),
+    (["argmax", "--dims", "T=one"], "invalid axis_lengths value: 'T=one'"),
+])
+def test_what_cannot_be_measured_is_named(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
