@@ -90,10 +90,11 @@ def check_op(op: Op, folder: Path, known: dict[str, Target]) -> None:
     """Raise InventoryError unless the op's record, folder and kernels name each other."""
     if op.name != folder.name:
         raise InventoryError(f"{folder.name}: its op is named {op.name}")
-    listed = [kernel.target for kernel in op.kernels]
-    for target in listed:
-        if target not in known:
-            raise InventoryError(f"{op.name}: kernel target {target}, known: {', '.join(known)}")
+    listed = [kernel.stem for kernel in op.kernels]
+    for kernel in op.kernels:
+        if kernel.target not in known:
+            names = ", ".join(known)
+            raise InventoryError(f"{op.name}: kernel target {kernel.target}, known: {names}")
     files = sorted(path.stem for path in folder.glob("*.ptx"))
     if sorted(listed) != files:
         raise InventoryError(f"{op.name}: kernels {sorted(listed)}, PTX files {files}")
@@ -107,7 +108,7 @@ def examples_of(op: Op, kernel: Kernel) -> list[tuple[Dims, str]]:
     """The op's example dims that a kernel fits, and its text for each; never empty."""
     found = [(dims, text_of(op, kernel, dims)) for dims in op.examples if kernel.fits(dims)]
     if not found:
-        raise InventoryError(f"{op.name}: none of the examples fits {kernel.target}.ptx")
+        raise InventoryError(f"{op.name}: none of the examples fits {kernel.stem}.ptx")
     return found
 
 
@@ -129,7 +130,7 @@ def _row(op: Op, kernel: Kernel | None, known: dict[str, Target]) -> str:
     if kernel:
         target = known[kernel.target]
         special = ", ".join(kernel.special) or "-"
-        cells = [f"`{kernel.target}.ptx`", target.arch, target.ptx_version, special]
+        cells = [f"`{kernel.stem}.ptx`", target.arch, target.ptx_version, special]
     return f"| {' | '.join([op.name, *cells, op.tolerance, f'`ptx/{op.name}/ref.py`'])} |"
 
 
@@ -145,7 +146,7 @@ def _measured_row(
     examples = examples_of(op, kernel)
     texts = "\0".join(text for _, text in examples)
     digest = hashlib.sha256(texts.encode()).hexdigest()[:DIGEST_LETTERS]
-    name = f"{op.name}/{kernel.target}"
+    name = f"{op.name}/{kernel.stem}"
     cells = kept.get((name, digest), " | ".join("-" * (len(ARCHS) + 1)))
     if measure:
         claimed = archs_of(target)
@@ -159,7 +160,7 @@ def _worst(kernel: Kernel, examples: list[tuple[Dims, str]], arch: str) -> str:
     registers, shared, share = 0, 0, 1.0
     for (dims, _), report in zip(examples, reports, strict=True):
         if not report.clean:
-            raise InventoryError(f"{kernel.target}.ptx on {arch}: {_complaint(report)}")
+            raise InventoryError(f"{kernel.stem}.ptx on {arch}: {_complaint(report)}")
         launch = kernel.launch(dims)
         threads = prod(launch.block) if isinstance(launch.block, tuple) else launch.block
         registers = max(registers, report.registers)

@@ -28,6 +28,7 @@ class Param:
     `out` marks a buffer that is written; whether it is read before is in the op's contract. A
     `partial` one is a cache or a pool, of which a launch writes what its other arguments say.
     A scalar named like an axis is filled in from the buffers' shapes, never by the caller.
+    A buffer starts at a multiple of `align` bytes, or of its cell where that is more.
     """
 
     name: str
@@ -35,13 +36,14 @@ class Param:
     shape: tuple[str, ...] | None = None
     out: bool = False
     partial: bool = False
+    align: int = 1
 
 
 def buf(
-    name: str, dtype: str, shape: str, out: bool = False, partial: bool = False
+    name: str, dtype: str, shape: str, out: bool = False, partial: bool = False, align: int = 1
 ) -> Param:
     """A buffer parameter, C-contiguous, with its axes as letters: `buf("x", "f32", "T D")`."""
-    return Param(name, dtype, tuple(shape.split()), out, partial)
+    return Param(name, dtype, tuple(shape.split()), out, partial, align)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Kernel:
 
     `fits` is the written, measured rule for which dims it serves; `special` lists instructions
     that not every target has; `constants` are what its source is rendered with (`ptx.template`).
+    A `form` tells several of one target apart: `<target>_<form>.ptx`.
     """
 
     target: str
@@ -79,6 +82,12 @@ class Kernel:
     fits: Callable[[Dims], bool] = _any_dims
     special: tuple[str, ...] = ()
     constants: Callable[[Dims], Mapping[str, Constant]] = _no_constants
+    form: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The name of its file."""
+        return f"{self.target}_{self.form}" if self.form else self.target
 
 
 @dataclass(frozen=True)
@@ -150,7 +159,7 @@ def pick(op: Op, target: Target, dims: Dims) -> Kernel:
     for kernel in op.kernels:
         if kernel.target in target.runs and kernel.fits(dims):
             return kernel
-    have = ", ".join(kernel.target for kernel in op.kernels) or "none"
+    have = ", ".join(kernel.stem for kernel in op.kernels) or "none"
     raise OpError(
         f"{op.name}: no kernel fits target {target.name} at {listed(dims)}; kernels: {have}"
     )

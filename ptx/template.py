@@ -30,7 +30,7 @@ def f64(value: float) -> str:
 
 def source_of(op: Op, kernel: Kernel) -> Path:
     """The file that a kernel is written in."""
-    return PTX / op.name / f"{kernel.target}.ptx"
+    return PTX / op.name / f"{kernel.stem}.ptx"
 
 
 def text_of(op: Op, kernel: Kernel, dims: Dims) -> str:

@@ -71,7 +71,7 @@ def checked_launch(op: Op, kernel: Kernel, dims: Dims) -> Launch:
         or prod(block) > MAX_BLOCK_THREADS
     ):
         raise OpError(
-            f"{op.name}: {kernel.target}.ptx at {listed(dims)} needs grid {list(grid)} of blocks "
+            f"{op.name}: {kernel.stem}.ptx at {listed(dims)} needs grid {list(grid)} of blocks "
             f"{list(block)}; limits are {list(MAX_GRID)} and {list(MAX_BLOCK)}, "
             f"{MAX_BLOCK_THREADS} threads in a block"
         )
@@ -86,10 +86,10 @@ def axes(extent: int | tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def checked_place(op: Op, param: Param, buffer: DeviceBuffer, device: Any) -> DeviceBuffer:
-    """`buffer`, if it is of `device` and aligned to its cells; OpError if not."""
+    """`buffer`, if it is of `device` and aligned as its parameter asks; OpError if not."""
     if buffer.device is not device:
         raise OpError(f"{op.name}: {param.name} is a buffer of another device")
-    n_bytes = DTYPES[param.dtype].itemsize
+    n_bytes = max(DTYPES[param.dtype].itemsize, param.align)
     if buffer.address % n_bytes:
         raise OpError(
             f"{op.name}: {param.name} is at 0x{buffer.address:x}, {param.dtype} needs a multiple "

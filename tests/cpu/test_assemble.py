@@ -36,7 +36,7 @@ ptxas info    : Used 40 registers, used 1 barriers, 3072 bytes smem, 372 bytes c
 @needs_ptxas
 def test_every_kernel_assembles_everywhere_and_spills_nowhere():
     jobs = [
-        (f"{op.name}/{kernel.target} {dict(dims)} {arch}", (text, arch))
+        (f"{op.name}/{kernel.stem} {dict(dims)} {arch}", (text, arch))
         for op in ops().values()
         for kernel in op.kernels
         for dims, text in examples_of(op, kernel)

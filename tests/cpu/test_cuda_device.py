@@ -82,8 +82,8 @@ def test_a_card_that_is_not_there_and_one_too_old(fake):
 
 @pytest.mark.parametrize(("arch", "row"), [
     ("sm_70", "portable"), ("sm_75", "portable"), ("sm_80", "sm_80"), ("sm_86", "sm_80"),
-    ("sm_89", "sm_80"), ("sm_90", "sm_90a"), ("sm_100", "sm_80"), ("sm_120", "sm_120a"),
-    ("sm_121", "sm_80"),
+    ("sm_89", "sm_89"), ("sm_90", "sm_90a"), ("sm_100", "sm_89"), ("sm_120", "sm_120a"),
+    ("sm_121", "sm_89"),
 ])
 def test_the_row_of_a_card(arch, row):
     assert target_for(arch, targets()).name == row

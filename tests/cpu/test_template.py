@@ -11,7 +11,7 @@ from ptx.op import OpError
 from ptx.template import f32, f64, render, source_of, text_of
 
 KERNELS = [(op, kernel) for op in ops().values() for kernel in op.kernels]
-NAMES = [f"{op.name}/{kernel.target}" for op, kernel in KERNELS]
+NAMES = [f"{op.name}/{kernel.stem}" for op, kernel in KERNELS]
 ENTRY = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\((.*?)\)", re.S)
 PARAM = re.compile(r"\.param\s+\.(\w+)\s+(\w+)")
 PTX_TYPES = {"f32": "f32", "f64": "f64", "u32": "u32", "i32": "u32", "bool": "u32"}
@@ -123,4 +123,4 @@ def test_sources_are_short_and_say_what_they_are():
     for op, kernel in KERNELS:
         source = source_of(op, kernel)
         first = source.read_text(encoding="utf-8").splitlines()[0]
-        assert re.match(rf"// (?:\$\{{entry\}}|{op.name}), {kernel.target}: ", first), source
+        assert re.match(rf"// (?:\$\{{entry\}}|{op.name}), {kernel.stem}: ", first), source
