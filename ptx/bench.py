@@ -12,22 +12,21 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ptx.bench_cells import N_RANDOM, fill_random
 from ptx.devices.cuda import CudaDevice, available
 from ptx.fill_uniform.op import OP as FILL_UNIFORM
 from ptx.inventory import ops
-from ptx.numerics import DTYPES, Array, round_to_bf16
+from ptx.numerics import DTYPES, Array
 from ptx.op import Dims, Op, OpError, Param, PtxError, listed, pick
 
 MAX_SETS, N_REPLAYS, CACHE_TIMES = 64, 21, 4
-# Cells that are random; larger arrays repeat them. Larger float32 ones are made on the card.
-N_RANDOM = 1 << 20
 COPY_BYTES = 1 << 30
 # Ops that read or write only a part of some buffer, so that bytes over time would say nothing.
 IN_PART = {"embedding", "attention"}
@@ -49,11 +48,18 @@ VALUES: dict[str, Maker] = {
     "lanes": lambda shape, dims: _counted(shape) % dims.get("P", 1),
     "delta": lambda shape, dims: 1,
     "starts": lambda shape, dims: np.linspace(0, dims.get("T", 1), shape[0]).astype(int),
+    # Rows end where the pages do, if there are pages.
+    "first": lambda shape, dims: max(0, dims.get("W", 0) * dims.get("B", 0) - dims.get("T", 0)),
     "state_in": lambda shape, dims: _counted(shape),
     "state_out": lambda shape, dims: _counted(shape),
+    "tickets": lambda shape, dims: 0,
     "table": lambda shape, dims: _counted(shape) % dims.get("C", 1),
-    "seq_of_token": lambda shape, dims: 0,
-    "positions": lambda shape, dims: dims.get("W", dims.get("C", 1)) - 1,
+    "seq_of_token": lambda shape, dims: _counted(shape) % dims.get("S", 1),
+    # The last cell; where a row of W names pages, they have B cells each.
+    "positions": lambda shape, dims: dims.get("W", dims.get("C", 1)) * dims.get("B", 1) - 1,
+    "pages": lambda shape, dims: _counted(shape) % dims.get("P", 1),
+    "arrived": lambda shape, dims: 0,
+    "work": lambda shape, dims: 0,
     "slots": lambda shape, dims: _counted(shape),
     "from_rows": lambda shape, dims: _counted(shape),
     "to_rows": lambda shape, dims: _counted(shape),
@@ -71,12 +77,19 @@ VALUES: dict[str, Maker] = {
     "seed": lambda shape, dims: 1,
     "draw": lambda shape, dims: _counted(shape),
     "beta": lambda shape, dims: 0.5,
+    "global_scale": lambda shape, dims: 1.0,
     "g": lambda shape, dims: -0.1,
 }
 
 
-def buffers_for(device: Any, op: Op, dims: Dims, seed: int = 0) -> dict[str, Any]:
-    """A buffer for each of the op's, with values of its domain, and its scalars."""
+def buffers_for(
+    device: Any, op: Op, dims: Dims, seed: int = 0, values: Mapping[str, Maker] | None = None
+) -> dict[str, Any]:
+    """A buffer for each of the op's, with values of its domain, and its scalars.
+
+    `values` go before `VALUES`, where one use of a name wants others than most.
+    """
+    makers = {**VALUES, **(values or {})}
     rng = np.random.default_rng(seed)
     args: dict[str, Any] = {}
     for param in op.given(dims):
@@ -86,36 +99,23 @@ def buffers_for(device: Any, op: Op, dims: Dims, seed: int = 0) -> dict[str, Any
         shape = tuple(dims[axis] for axis in param.shape)
         args[param.name] = device.allocate(shape, param.dtype, f"{op.name}: {param.name}")
         # Outputs too: some are read before they are written.
-        _fill(device, args[param.name], param, dims, rng)
+        if param.name in makers:
+            cells = np.asarray(makers[param.name](shape, dims))
+            device.upload(args[param.name], np.broadcast_to(cells, shape))
+        else:
+            _fill(device, args[param.name], param, rng)
     return args
 
 
-def _fill(device: Any, buffer: Any, param: Param, dims: Dims, rng: np.random.Generator) -> None:
-    n_cells = prod(buffer.shape)
-    if param.name in VALUES:
-        wanted = np.broadcast_to(np.asarray(VALUES[param.name](buffer.shape, dims)), buffer.shape)
-        device.upload(buffer, wanted)
-    elif param.dtype == "f32" and n_cells > N_RANDOM:
+def _fill(device: Any, buffer: Any, param: Param, rng: np.random.Generator) -> None:
+    if param.dtype == "f32" and prod(buffer.shape) > N_RANDOM:
         device.launch(FILL_UNIFORM, y=buffer, **{n: SCALARS[n] for n in _scalars(FILL_UNIFORM)})
     else:
-        cells = _random(param.dtype, min(n_cells, N_RANDOM), rng)
-        device.upload(buffer, np.resize(cells, buffer.shape))
+        fill_random(device, buffer, rng, positive="scale" in param.name)
 
 
 def _scalars(op: Op) -> list[str]:
     return [p.name for p in op.params if p.shape is None and p.name in SCALARS]
-
-
-def _random(dtype: str, n_cells: int, rng: np.random.Generator) -> Array:
-    if dtype == "bf16":
-        # Positive, as scales must be.
-        return round_to_bf16(rng.uniform(0.5, 1.5, n_cells))
-    if np.dtype(DTYPES[dtype]).kind == "f":
-        return rng.standard_normal(n_cells)
-    if dtype == "u8":
-        # Two codes of int4 that the format has.
-        return (rng.integers(1, 8, n_cells) | rng.integers(1, 8, n_cells) << 4).astype(np.uint8)
-    return rng.integers(1, 100, n_cells)
 
 
 def bytes_of(op: Op, dims: Dims) -> int:

@@ -3,12 +3,15 @@
 It must not know any op. What each op must compute is in its `op.py`, the judge is its `ref.py`
 in float64. The fixture `bench` runs the reference on the host device, `kernels` the op's kernels
 on devices that take PTX.
+Long because devices, kernels and guards meet here, and every op's tests read it in one place.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from itertools import count
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -37,19 +40,24 @@ class OpBench:
 
     def run(self, op: Op, n_guard: int = 1, **args: Any) -> Arrays:
         """Launch `op` and return what it wrote; outputs that are not given start as poison.
+        Scratch always does: what is given says its shape alone, and what it ends as is not told.
 
-        Each buffer lies between `n_guard` poisoned rows, which no launch may touch; inputs keep
-        their bits. An odd `n_guard` with odd rows also moves buffers off their alignment.
+        Each buffer lies between at least `n_guard` poisoned rows, which no launch may touch;
+        inputs keep their bits. An odd `n_guard` with odd rows also moves buffers off any alignment
+        that their parameter does not ask for.
         """
         buffers = tuple(param for param in op.params if param.shape is not None)
-        before = {}
+        before, guards = {}, {}
         for param, shape in zip(buffers, _shapes(buffers, args).values(), strict=True):
-            cells = np.full((shape[0] + 2 * n_guard, *shape[1:]), POISON[param.dtype])
+            guard = guards[param.name] = _guard(param, shape, n_guard)
+            cells = np.full((shape[0] + 2 * guard, *shape[1:]), POISON[param.dtype])
             before[param.name] = cells.astype(DTYPES[param.dtype])
-            if param.name in args:
-                before[param.name][n_guard : n_guard + shape[0]] = args[param.name]
+            if param.name in args and not param.scratch:
+                before[param.name][guard : guard + shape[0]] = args[param.name]
         whole = {p.name: self._uploaded(p, before[p.name]) for p in buffers}
-        views = {name: b[n_guard : len(before[name]) - n_guard] for name, b in whole.items()}
+        views = {
+            name: b[guards[name] : len(before[name]) - guards[name]] for name, b in whole.items()
+        }
         self.device.launch(op, **{**args, **views})
         after = {name: self.device.download(buffer) for name, buffer in whole.items()}
         if hasattr(self.device, "capture"):
@@ -58,8 +66,9 @@ class OpBench:
         for param in buffers:
             cells, start = after[param.name], before[param.name]
             if param.out:
-                rows = slice(n_guard, len(start) - n_guard)
-                written[param.name] = cells[rows].copy()
+                rows = slice(guards[param.name], len(start) - guards[param.name])
+                if not param.scratch:
+                    written[param.name] = cells[rows].copy()
                 cells[rows] = start[rows]
             assert cells.tobytes() == start.tobytes(), f"{op.name} wrote outside: {param.name}"
         return written
@@ -118,9 +127,13 @@ class KernelBench(OpBench):
             word in special for special in kernel.special for word in APPROXIMATE_WORDS
         )
 
+    def alone(self, op: Op) -> Op:
+        """`op` with this bench's kernel alone, for a launch that the bench does not make."""
+        return replace(op, kernels=tuple(k for k in op.kernels if k.stem == self._kernel.stem))
+
     def run(self, op: Op, n_guard: int = 1, **args: Any) -> Arrays:
         """As `OpBench.run`, on every device."""
-        alone = replace(op, kernels=tuple(k for k in op.kernels if k.stem == self._kernel.stem))
+        alone = self.alone(op)
         first, *others = (bench.run(alone, n_guard, **args) for bench in self._benches)
         for other in others:
             for name, array in first.items():
@@ -140,16 +153,22 @@ class KernelBench(OpBench):
 
     def run_bare(self, op: Op, **args: Any) -> None:
         """Launch on buffers that end where their cells end, outputs never written before."""
-        alone = replace(op, kernels=tuple(k for k in op.kernels if k.stem == self._kernel.stem))
+        alone = self.alone(op)
         buffers = tuple(param for param in op.params if param.shape is not None)
         placed = {}
         for param, shape in zip(buffers, _shapes(buffers, args).values(), strict=True):
             placed[param.name] = self.device.allocate(shape, param.dtype, param.name)
-            if param.name in args:
+            if param.name in args and not param.scratch:
                 cells = np.asarray(args[param.name]).astype(DTYPES[param.dtype])
                 self.device.upload(placed[param.name], cells)
         self.device.launch(alone, **{**args, **placed})
         self.device.synchronize()
+
+
+def _guard(param: Param, shape: tuple[int, ...], n_least: int) -> int:
+    """The fewest rows, `n_least` or more, behind which the buffer is aligned as it must be."""
+    row_bytes = prod(shape[1:]) * DTYPES[param.dtype].itemsize
+    return next(n for n in count(n_least) if n * row_bytes % param.align == 0)
 
 
 def _mismatch(op: Op, name: str, got: Array, want: Array) -> str | None:
@@ -255,5 +274,5 @@ def _oracle(op: Op, args: dict[str, Any]) -> Arrays:
             rounded = np.asarray(args[param.name]).astype(DTYPES[param.dtype])
             wide[param.name] = rounded.astype(np.float64) if rounded.dtype.kind == "f" else rounded
     result = getattr(import_module(f"ptx.{op.name}.ref"), op.name)(**wide)
-    outputs = [param.name for param in op.params if param.out]
+    outputs = [param.name for param in op.params if param.out and not param.scratch]
     return {name: wide[name] if name in args else result for name in outputs}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Words of contracts and of PTX -> numpy. numpy has no bf16: its cells are their 16 bits.
+# Words of contracts and of PTX -> numpy. numpy has no bf16 nor e4m3: their cells are their bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
@@ -22,6 +22,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "u8": np.dtype(np.uint8),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(np.uint16),
+    "e4m3": np.dtype(np.uint8),
 }
 # Integer weights share a scale with this many neighbours along K.
 GROUP = 128
@@ -36,6 +37,7 @@ POISON: dict[str, float | int] = {
     "u32": np.iinfo(np.uint32).max,
     "i8": np.iinfo(np.int8).min,
     "u8": 0x88,
+    "e4m3": 0x7F,
 }
 
 
@@ -58,10 +60,14 @@ TOLERANCES = {
     "f32_elementwise": Tolerance(2e-7, 5e-7),
     # Float32 sums in free order; the error grows like the root of the length.
     "f32_reduction": Tolerance(2e-6, 5e-6),
-    # Float32 sums inside, and one rounding to bf16 at the end: half a unit is 2^-9 of a cell.
-    "bf16_output": Tolerance(1.5e-3, 2.1e-3),
+    # Float32 sums inside, and one rounding to bf16 at the end: half a unit is 2^-8 of a cell just
+    # above a power of two, and a whole array of such cells is off by as much.
+    "bf16_output": Tolerance(3.95e-3, 3.95e-3),
     # Operands of products that are themselves results have been rounded to bf16 before.
     "bf16_products": Tolerance(4e-3, 1e-2),
+    # Products of fp8, where some cards keep 13 binary digits within an instruction: four times what
+    # KNOWLEDGE/findings/fp8-sums-are-restarted-every-64-of-k.md expects of sums restarted so.
+    "fp8_sums": Tolerance(3e-4, 6e-4),
 }
 
 

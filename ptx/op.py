@@ -1,4 +1,5 @@
-"""Owns the records that describe an op (Op, Param, Kernel, Launch, Target) and the choice `pick`.
+"""Owns the records that describe an op (Op, Param, Kernel, Launch, TensorMap,
+Target) and the choice `pick`.
 
 It must not know devices, models or what any op computes: each `ptx/<op>/op.py` states that. An
 op's float64-clean reference is the function of the op's name in `ptx/<op>/ref.py`.
@@ -29,6 +30,7 @@ class Param:
     `partial` one is a cache or a pool, of which a launch writes what its other arguments say.
     A scalar named like an axis is filled in from the buffers' shapes, never by the caller.
     A buffer starts at a multiple of `align` bytes, or of its cell where that is more.
+    What a `scratch` one holds means nothing before a launch and nothing after it.
     """
 
     name: str
@@ -37,13 +39,15 @@ class Param:
     out: bool = False
     partial: bool = False
     align: int = 1
+    scratch: bool = False
 
 
 def buf(
-    name: str, dtype: str, shape: str, out: bool = False, partial: bool = False, align: int = 1
+    name: str, dtype: str, shape: str, out: bool = False, partial: bool = False, align: int = 1,
+    scratch: bool = False,
 ) -> Param:
     """A buffer parameter, C-contiguous, with its axes as letters: `buf("x", "f32", "T D")`."""
-    return Param(name, dtype, tuple(shape.split()), out, partial, align)
+    return Param(name, dtype, tuple(shape.split()), out, partial, align, scratch)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,20 @@ class Launch:
     programmatic: bool = False
 
 
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map of the buffer `param`, for `cp.async.bulk.tensor`: how to take boxes out of it.
+
+    A box is so many cells along each of the parameter's axes, outermost first; cells outside the
+    buffer come as zeros. With a `swizzle` of 32, 64 or 128 bytes a box's rows are as long, and
+    their runs of 16 bytes change places as wgmma expects it.
+    """
+
+    param: str
+    box: Shape
+    swizzle: int = 0
+
+
 def _any_dims(dims: Dims) -> bool:
     return True
 
@@ -68,13 +86,18 @@ def _no_constants(dims: Dims) -> Mapping[str, Constant]:
     return {}
 
 
+def _no_maps(dims: Dims) -> tuple[TensorMap, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One PTX file of an op: `<target>.ptx` in the op's folder, and how it is launched.
 
     `fits` is the written, measured rule for which dims it serves; `special` lists instructions
     that not every target has; `constants` are what its source is rendered with (`ptx.template`).
-    A `form` tells several of one target apart: `<target>_<form>.ptx`.
+    A `form` tells several of one target apart: `<target>_<form>.ptx`. Behind the op's parameters
+    the entry has one for each of `maps`: `.param .align 64 .b8 <param>_map[128]`.
     """
 
     target: str
@@ -83,6 +106,7 @@ class Kernel:
     special: tuple[str, ...] = ()
     constants: Callable[[Dims], Mapping[str, Constant]] = _no_constants
     form: str = ""
+    maps: Callable[[Dims], tuple[TensorMap, ...]] = _no_maps
 
     @property
     def stem(self) -> str:

@@ -10,7 +10,8 @@ rounding  float32 arithmetic; the order of the sum is free and does not depend o
           the h that is stored
 """
 
-from ptx.op import Kernel, Launch, Op, Param, buf
+from ptx.op import Op, Param, buf
+from ptx.rmsnorm_kernel import kernels
 
 OP = Op(
     name="add_rmsnorm",
@@ -24,12 +25,6 @@ OP = Op(
         Param("offset", "f32"),
     ),
     tolerance="f32_reduction",
-    kernels=(
-        Kernel(
-            "portable",
-            lambda dims: Launch(grid=dims["T"], block=32),
-            constants=lambda dims: {"entry": "add_rmsnorm", "add": True},
-        ),
-    ),
+    kernels=kernels("add_rmsnorm", add=True, bf16=False),
     examples=({"T": 1, "D": 5120},),
 )

@@ -16,10 +16,26 @@ rounding  float64, each operation of the formulas rounded by itself, from left t
           that nothing changes keeps its logit, and -0 its sign. Every NaN is 0x7FF8000000000000
 """
 
-from ptx.op import Kernel, Launch, Op, Param, buf
+from ptx.op import Dims, Kernel, Launch, Op, Param, buf
 
-# A block takes so many neighbouring tokens of a row.
-BLOCK_TOKENS = 1024
+# A block takes so many neighbouring tokens of a row; the tuned text keeps four in each thread.
+BLOCK_TOKENS, THREADS = 1024, 256
+
+
+def _tuned(target: str) -> Kernel:
+    """A block for a slice of a row, its biases found together; on sm_90a a programmatic launch."""
+    pdl = target == "sm_90a"
+    return Kernel(
+        target,
+        lambda dims: Launch(_grid(dims), THREADS, programmatic=pdl),
+        special=("griddepcontrol",) if pdl else (),
+        constants=lambda dims: {"pdl": pdl, "threads": THREADS, "cells": BLOCK_TOKENS // THREADS},
+    )
+
+
+def _grid(dims: Dims) -> tuple[int, int]:
+    return dims["T"], -(-dims["V"] // BLOCK_TOKENS)
+
 
 OP = Op(
     name="adjust_logits",
@@ -39,9 +55,11 @@ OP = Op(
     ),
     tolerance="exact",
     kernels=(
+        _tuned("sm_90a"),
+        _tuned("sm_80"),
         Kernel(
             "portable",
-            lambda dims: Launch(grid=(dims["T"], -(-dims["V"] // BLOCK_TOKENS)), block=256),
+            lambda dims: Launch(_grid(dims), block=256),
             constants=lambda dims: {"block_tokens": BLOCK_TOKENS},
         ),
     ),

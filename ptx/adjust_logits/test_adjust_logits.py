@@ -7,6 +7,7 @@ import pytest
 
 from ptx.adjust_logits.op import BLOCK_TOKENS, OP
 from ptx.adjust_logits.ref import adjust_logits
+from ptx.launch_cases import launch_twice
 from ptx.op import OpError
 
 INF, NAN = np.inf, np.nan
@@ -192,3 +193,18 @@ def test_biases_of_two_blocks_and_their_edges(kernels):
         turned = {**args, "bias": args["bias"][:, ::-1].copy(),
                   "bias_ids": args["bias_ids"][:, ::-1].copy()}
         assert np.flatnonzero(bench.run(OP, **turned)["z"]).tolist() == edges
+
+
+def test_more_biases_than_threads_in_kernels(kernels):
+    # They are looked at 256 at a time, and those of one token still come in the order of the list.
+    args = _inputs(2, 40, n_biases=600)
+    for bench in kernels(OP):
+        _same(bench, args)
+
+
+def test_a_launch_waits_for_the_one_before(kernels):
+    args = {**_inputs(1, 40), "z": np.zeros((1, 40))}
+    for bench in kernels(OP):
+        want = bench.run(OP, **args)
+        for name, array in launch_twice(bench, OP, **args).items():
+            assert array.tobytes() == want[name].tobytes(), name

@@ -16,6 +16,12 @@ OP = Op(
         Param("V", "u32"),
     ),
     tolerance="exact",
-    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=256)),),
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=dims["T"], block=256),
+            constants=lambda dims: {"entry": "argmax", "wide": False},
+        ),
+    ),
     examples=({"T": 1, "V": 49152},),
 )

@@ -15,6 +15,10 @@ rounding  float32 arithmetic; the order of the sum is free and the same for ever
 
 from ptx.op import Kernel, Launch, Op, Param, buf
 
+# The kernel for many rows: rows of a block, and how many of them are under way at once, which are
+# not fewer than the columns carried.
+N_ROWS, AT_ONCE = 32, 8
+
 OP = Op(
     name="causal_conv_silu",
     params=(
@@ -32,6 +36,15 @@ OP = Op(
     tolerance="f32_elementwise",
     kernels=(
         Kernel(
+            "sm_80",
+            lambda dims: Launch(
+                grid=(-(-dims["C"] // 128), -(-dims["T"] // N_ROWS), dims["S"]), block=128
+            ),
+            # One row for each sequence, a step of decoding, is what portable.ptx does as fast.
+            fits=lambda dims: dims["T"] >= 2 * dims["S"] and dims["W"] <= AT_ONCE + 1,
+            constants=lambda dims: {"n_taps": dims["W"], "n_rows": N_ROWS, "at_once": AT_ONCE},
+        ),
+        Kernel(
             "portable",
             lambda dims: Launch(grid=(-(-dims["C"] // 128), dims["S"]), block=128),
             constants=lambda dims: {"n_taps": dims["W"]},
@@ -41,5 +54,8 @@ OP = Op(
         "one more cell in starts than sequences": lambda dims: dims["S+1"] == dims["S"] + 1,
         "one column fewer in state than taps in w": lambda dims: dims["W-1"] == dims["W"] - 1,
     },
-    examples=({"T": 1, "C": 10240, "W": 4, "W-1": 3, "S": 1, "S+1": 2, "P": 2},),
+    examples=(
+        {"T": 1, "C": 10240, "W": 4, "W-1": 3, "S": 1, "S+1": 2, "P": 2},
+        {"T": 2048, "C": 10240, "W": 4, "W-1": 3, "S": 1, "S+1": 2, "P": 2},
+    ),
 )

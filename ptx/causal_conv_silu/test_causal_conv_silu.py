@@ -8,7 +8,8 @@ import pytest
 
 from ptx.causal_conv_silu.op import OP
 from ptx.causal_conv_silu.ref import causal_conv_silu
-from ptx.op import OpError
+from ptx.inventory import targets
+from ptx.op import OpError, pick
 from ptx.recurrent_cases import (
     BORDER_LENGTHS,
     N_DECODE_STEPS,
@@ -165,28 +166,69 @@ def test_shapes_that_do_not_fit_are_refused(bench, change, message):
         bench.run(OP, **{**_one_call(_case(2)), "y": np.zeros((2, 33)), **change})
 
 
+def _fitting(kernels, *cases):
+    """Benches of the kernels that take the cases in one call."""
+    u = np.concatenate([case.rows["u"] for case in cases])
+    slots = {"starts": np.arange(len(cases) + 1), "state_in": np.arange(len(cases))}
+    state = cases[0].start[None]
+    return kernels(OP, u=u, **cases[0].fixed, **slots, state_out=slots["state_in"], state=state)
+
+
 @pytest.mark.parametrize("shape", [(1, 2), (129, 4), (33, 7)], ids=str)
 @pytest.mark.parametrize("n_tokens", [1, 5])
 def test_kernels(kernels, shape, n_tokens):
-    for bench in kernels(OP):
-        bench.check(OP, **_one_call(_case(n_tokens, *shape)))
+    case = _case(n_tokens, *shape)
+    for bench in _fitting(kernels, case):
+        bench.check(OP, **_one_call(case))
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 3, 4])
 def test_kernels_keep_the_last_raw_columns(kernels, n_tokens):
-    for bench in kernels(OP):
+    for bench in _fitting(kernels, _case(n_tokens)):
         test_against_a_plain_loop(bench, (33, 4), n_tokens)
+
+
+# Kernels that take single rows too.
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (33, 4)], ids=str)
 def test_no_split_changes_a_bit_in_kernels(kernels, shape):
-    for bench in kernels(OP):
+    for bench in _fitting(kernels, _case(1, *shape)):
         test_no_split_changes_a_bit_at_other_shapes(bench, shape)
 
 
 def test_sequences_of_a_kernel_are_apart(kernels):
-    for bench in kernels(OP):
+    for bench in _fitting(kernels, _case(1)):
         test_a_batch_changes_no_bit(bench)
         test_two_sequences_may_begin_from_one_slot(bench)
         test_accepted_columns_run_again_leave_the_state_of_the_straight_run(bench, 2)
         test_a_nan_stays_in_its_sequence(bench)
+
+
+# The kernel for many rows, whose bits are those of the one for single rows.
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (130, 4), (5, 9)], ids=str)
+@pytest.mark.parametrize("n_tokens", [2, 8, 9, 31, 32, 33, 65])
+def test_kernels_agree_in_every_bit(kernels, shape, n_tokens):
+    case = _case(n_tokens, *shape)
+    runs = [run_pieces(bench, case, [n_tokens]) for bench in _fitting(kernels, case)]
+    for y, state in runs:
+        assert y.tobytes() == runs[-1][0].tobytes()
+        assert state.tobytes() == runs[-1][1].tobytes()
+
+
+def test_kernels_agree_on_a_batch_in_every_bit(kernels):
+    cases = [_case(n, seed=n) for n in (1, 33, 2, 64, 3, 1)]
+    runs = [run_batch(bench, cases, seed=3) for bench in _fitting(kernels, *cases)]
+    for run in runs:
+        for got, want in zip(run, runs[-1], strict=True):
+            assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+
+
+def test_taps_past_the_rows_under_way_are_left_to_the_plain_kernel():
+    known = targets()
+    dims = {"T": 2, "C": 8, "W": 9, "W-1": 8, "S": 1, "S+1": 2, "P": 1}
+    assert pick(OP, known["sm_80"], dims).stem == "sm_80"
+    for other in ({"W": 10}, {"T": 1}, {"S": 2}):
+        assert pick(OP, known["sm_80"], {**dims, **other}).stem == "portable"

@@ -16,6 +16,8 @@ rounding  float32 arithmetic, the order of sums is free; a token's bits depend o
           begins, so that they are those of `delta_rule` only within the tolerance
 """
 
+from functools import partial
+
 from ptx.delta_rule.op import OP as DELTA_RULE
 from ptx.op import Constant, Dims, Kernel, Launch, Op, Param
 
@@ -30,11 +32,74 @@ def _constants(dims: Dims) -> dict[str, Constant]:
     return {"n_parts": n_parts, "n_rows": n_rows}
 
 
+# The kernel for tensor cores: steps of 16 tokens, warps that prepare them in turn, each with two
+# stages of its own, and as many warps with 16 rows of S as Dv allows, up to MAX_ROW_WARPS.
+# Named barriers, two for a stage, end at 16; stages fit 99 KB, on sm_90a 227 KB.
+STEP, MAX_ROW_WARPS = 16, 4
+N_PREPARE = {"sm_80": 2, "sm_90a": 4}
+PTX_VERSIONS = {"sm_80": "7.0", "sm_90a": "8.0"}
+# Below this many tokens a sequence, on average, steps are mostly zeros.
+MIN_TOKENS = 16
+# Rows of T and P, in floats: eight rows that are 24 apart share no bank.
+T_STRIDE = 24
+
+
+def _n_rows(dims: Dims) -> int:
+    """Warps with rows of S: a power of two."""
+    n_rows = MAX_ROW_WARPS
+    while dims["Dv"] % (STEP * n_rows):
+        n_rows //= 2
+    return n_rows
+
+
+def _stage(target: str, dims: Dims) -> dict[str, Constant]:
+    """What the kernel is rendered with; `_at` is a place in a stage, in bytes."""
+    n_rows, n_prepare = _n_rows(dims), N_PREPARE[target]
+    row_bytes, v_stride = 4 * dims["Dk"], 4 * (STEP * n_rows + 4)
+    # Rows of k, of q, of v, T, P, then g, beta, c and D[15, :].
+    v_at = 2 * STEP * row_bytes
+    t_at = v_at + STEP * v_stride
+    p_at = t_at + 4 * STEP * T_STRIDE
+    g_at = p_at + 4 * STEP * T_STRIDE
+    return {
+        "target": target, "version": PTX_VERSIONS[target], "d_key": dims["Dk"], "n_rows": n_rows,
+        "slice": STEP * n_rows, "n_prepare": n_prepare, "n_stages": 2 * n_prepare,
+        "row_bytes": row_bytes, "v_stride": v_stride, "t_stride": T_STRIDE, "v_at": v_at,
+        "t_at": t_at, "p_at": p_at, "g_at": g_at, "beta_at": g_at + 64, "c_at": g_at + 128,
+        "stage_bytes": -(-(g_at + 256) // 128) * 128,
+    }
+
+
+def _tensor_launch(target: str, dims: Dims) -> Launch:
+    stage = _stage(target, dims)
+    return Launch(
+        grid=(dims["Dv"] // int(stage["slice"]), dims["Nv"], dims["S"]),
+        block=32 * (int(stage["n_rows"]) + N_PREPARE[target]),
+        shared_bytes=int(stage["n_stages"]) * int(stage["stage_bytes"]),
+    )
+
+
+def _tensor_fits(dims: Dims) -> bool:
+    return (
+        dims["Dk"] in (32, 64, 128) and dims["Dv"] % STEP == 0
+        and dims["T"] >= MIN_TOKENS * dims["S"]
+    )
+
+
+def _tensor_kernel(target: str) -> Kernel:
+    return Kernel(
+        target, partial(_tensor_launch, target), _tensor_fits, ("mma.sync", "ldmatrix", "cp.async"),
+        partial(_stage, target),
+    )
+
+
 OP = Op(
     name="delta_rule_chunked",
     params=(*DELTA_RULE.params, Param("chunk", "u32")),
     tolerance="f32_reduction",
     kernels=(
+        _tensor_kernel("sm_90a"),
+        _tensor_kernel("sm_80"),
         Kernel(
             "portable",
             lambda dims: Launch(grid=(-(-dims["Dv"] // 8), dims["Nv"], dims["S"]), block=256),
@@ -43,5 +108,5 @@ OP = Op(
         ),
     ),
     requires=DELTA_RULE.requires,
-    examples=DELTA_RULE.examples,
+    examples=(*DELTA_RULE.examples, {**DELTA_RULE.examples[0], "T": 2048}),
 )

@@ -16,6 +16,7 @@ import numpy as np
 from ptx.device import DeviceError, MemoryInfo
 from ptx.devices.buffer import Allocation, DeviceBuffer
 from ptx.devices.launch_checks import checked_dims, checked_launch, checked_place, checked_scalar
+from ptx.devices.tensor_maps import Tiled, checked_map, checked_start
 from ptx.numerics import DTYPES, Array
 from ptx.op import Dims, Kernel, Launch, Op, Shape, Target, pick
 from ptx.template import source_of, text_of
@@ -23,22 +24,27 @@ from ptx.template import source_of, text_of
 # What a subclass's `_load` gives and its `_run` takes.
 Loaded = Any
 Output = tuple[int, int, bool]
+# What an entry takes: numbers, addresses, the bytes of tensor maps.
+Value = int | float | bytes
 
-# A bound on remembered signatures, for a caller whose shapes never repeat.
+# Bounds on remembered signatures and tensor maps, for a caller whose shapes never repeat.
 MAX_PLANS = 4096
+MAX_MAPS = 16_384
 
 
 @dataclass(frozen=True)
 class _Plan:
     """A checked signature: what to run, and where each of the entry's values comes from.
 
-    `values` holds a dimension's length, or None where the caller's argument goes.
+    `values` holds a dimension's length, or None where the caller's argument goes; `maps` are the
+    tensor maps that follow, each with its parameter.
     """
 
     op: Op
     kernel: Loaded
     launch: Launch
     values: tuple[int | None, ...]
+    maps: tuple[tuple[str, Tiled], ...]
 
 
 class CompiledDevice(ABC):
@@ -48,6 +54,7 @@ class CompiledDevice(ABC):
         self.target = target
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._loaded: dict[str, Loaded] = {}
+        self._maps: dict[tuple[int, Tiled], bytes] = {}
 
     # Launches
 
@@ -60,7 +67,7 @@ class CompiledDevice(ABC):
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             plan = self._plans[key] = self._planned(op, args)
-        values: list[int | float] = []
+        values: list[Value] = []
         outputs: list[Output] = []
         for param, known in zip(op.params, plan.values, strict=True):
             if known is not None:
@@ -72,6 +79,8 @@ class CompiledDevice(ABC):
                 values.append(buffer.address)
                 if param.out:
                     outputs.append((buffer.address, buffer.nbytes, not param.partial))
+        for name, tiled in plan.maps:
+            values.append(self._map(op, name, args[name].address, tiled))
         self._run(plan.kernel, plan.launch, values, outputs, op.name)
 
     def _planned(self, op: Op, args: dict[str, Any]) -> _Plan:
@@ -79,7 +88,18 @@ class CompiledDevice(ABC):
         kernel = pick(op, self.target, dims)
         launch = checked_launch(op, kernel, dims)
         values = tuple(dims.get(p.name) if p.shape is None else None for p in op.params)
-        return _Plan(op, self._loaded_kernel(op, kernel, dims), launch, values)
+        maps = tuple(checked_map(op, kernel, wish, dims) for wish in kernel.maps(dims))
+        return _Plan(op, self._loaded_kernel(op, kernel, dims), launch, values, maps)
+
+    def _map(self, op: Op, name: str, address: int, tiled: Tiled) -> bytes:
+        """The tensor map of a buffer at an address, made once."""
+        known = self._maps.get((address, tiled))
+        if known is None:
+            checked_start(op, name, address)
+            if len(self._maps) >= MAX_MAPS:
+                self._maps.clear()
+            known = self._maps[address, tiled] = self._encode(address, tiled)
+        return known
 
     def _loaded_kernel(self, op: Op, kernel: Kernel, dims: Dims) -> Loaded:
         text = text_of(op, kernel, dims)
@@ -89,6 +109,10 @@ class CompiledDevice(ABC):
             shown = f"{source.parent.name}/{source.name}"
             self._loaded[digest] = self._load(text, op.name, shown)
         return self._loaded[digest]
+
+    def loaded(self, op: Op, dims: Dims) -> Loaded:
+        """The kernel that `launch` runs for these dims: for tools that ask what it takes."""
+        return self._loaded_kernel(op, pick(op, self.target, dims), dims)
 
     # Memory
 
@@ -161,12 +185,16 @@ class CompiledDevice(ABC):
         self,
         kernel: Loaded,
         launch: Launch,
-        values: list[int | float],
+        values: list[Value],
         outputs: list[Output],
         name: str,
     ) -> None:
         """Start a loaded kernel; `outputs` are address and bytes of the buffers it may write,
         and whether it must write all of them."""
+
+    @abstractmethod
+    def _encode(self, address: int, tiled: Tiled) -> bytes:
+        """The 128 bytes of a tensor map that was checked; DeviceError if the device has none."""
 
     @abstractmethod
     def _allocate(self, n_bytes: int, name: str) -> int:

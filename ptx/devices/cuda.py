@@ -3,7 +3,8 @@
 The only file that imports the vendor's bindings, and only when a device is asked for: without them
 or without a driver everything else works. It must not know ops or models. The protocol is
 `ptx/device.py`. Everything runs in order on one stream of the card's primary context, which is made
-current around every call, on whatever thread, and never configured.
+current around every call, on whatever thread, and never configured. Long because the protocol and
+what goes beyond it share that stream.
 """
 
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ import numpy as np
 
 from ptx.device import DeviceError, MemoryInfo
 from ptx.devices.buffer import DeviceBuffer
-from ptx.devices.compiled import CompiledDevice, Output
+from ptx.devices.compiled import CompiledDevice, Output, Value
 from ptx.devices.cuda_context import Context, DriverError, Handle
 from ptx.devices.cuda_facts import CudaFacts, read_all, read_facts, target_for
 from ptx.devices.cuda_graph import Event, Graph
 from ptx.devices.cuda_kernel import CudaKernel, load, start
+from ptx.devices.cuda_maps import Encoder
+from ptx.devices.tensor_maps import Tiled
 from ptx.inventory import targets
 from ptx.numerics import DTYPES, POISON, Array
 from ptx.op import Launch, Op, Shape
@@ -59,6 +62,7 @@ class CudaDevice(CompiledDevice):
         self.description = self.facts.description
         self._poison = poison
         self._graph: Graph | None = None
+        self._encoder = Encoder(self.context)
         # A blocking stream would wait for whatever the process runs on the legacy stream.
         flags = int(self.context.bindings.CUstream_flags.CU_STREAM_NON_BLOCKING)
         with self.context:
@@ -163,7 +167,7 @@ class CudaDevice(CompiledDevice):
             return load(context, text, entry, shown)
 
     def _run(
-        self, kernel: CudaKernel, launch: Launch, values: list[int | float],
+        self, kernel: CudaKernel, launch: Launch, values: list[Value],
         outputs: list[Output], name: str,
     ) -> None:
         with self.context as context:
@@ -172,6 +176,10 @@ class CudaDevice(CompiledDevice):
             )
             if self._graph is None:
                 context.recent.append(name)
+
+    def _encode(self, address: int, tiled: Tiled) -> bytes:
+        with self.context:
+            return self._encoder.encode(address, tiled)
 
     def _allocate(self, n_bytes: int, name: str) -> int:
         with self.context as context:

@@ -1,28 +1,34 @@
 """Owns how PTX text becomes a kernel that the CUDA driver can start, and how it is started.
 
 The bindings come with the context; it must not know ops or buffers. Arguments are packed in one
-step into eight-byte slots whose addresses never change, because a launch from Python costs
-microseconds. Contract: cuModuleLoadDataEx, cuLaunchKernel, cuLaunchKernelEx.
+step into slots whose addresses never change, because a launch from Python costs microseconds:
+eight bytes for a number, and as many as it has for a tensor map. Contract:
+cuModuleLoadDataEx, cuLaunchKernel, cuLaunchKernelEx.
 """
 
 import ctypes
 import re
 import struct
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 from ptx.device import DeviceError
+from ptx.devices.compiled import Value
 from ptx.devices.cuda_context import Context, DriverError, Handle
 from ptx.devices.launch_checks import axes
+from ptx.devices.tensor_maps import MAP_BYTES
 from ptx.op import Launch, OpError
 
 LOG_BYTES = 16 * 1024
-SLOT_BYTES = 8
 # A bound, for a caller whose grids never repeat.
 MAX_GEOMETRIES = 4096
 # Integers go in as 64 bits: the driver reads the low ones that a parameter has, of either sign.
-PACKED = {"f32": "f4x", "f64": "d", "u32": "q", "s32": "q", "b32": "q", "u64": "q", "b64": "q"}
+PACKED = {
+    "f32": "f4x", "f64": "d", "u32": "q", "s32": "q", "b32": "q", "u64": "q", "b64": "q",
+    f"b8[{MAP_BYTES}]": f"{MAP_BYTES}s",
+}
 
 
 @dataclass(eq=False)
@@ -69,11 +75,9 @@ def load(context: Context, text: str, entry: str, shown: str) -> CudaKernel:
                           f"a launch packs {', '.join(PACKED)}")
     pack = struct.Struct("<" + "".join(map(str, formats)))
     slots = ctypes.create_string_buffer(max(pack.size, 1))
+    ends = list(accumulate(struct.calcsize(f"<{form}") for form in formats))
     base = ctypes.addressof(slots)
-    n_parameters = len(formats)
-    pointers = (ctypes.c_void_p * n_parameters)(
-        *range(base, base + SLOT_BYTES * n_parameters, SLOT_BYTES)
-    )
+    pointers = (ctypes.c_void_p * len(formats))(*(base + at for at in [0, *ends][: len(formats)]))
     return CudaKernel(
         shown, module, function,
         n_registers=attribute("CU_FUNC_ATTRIBUTE_NUM_REGS"),
@@ -85,10 +89,14 @@ def load(context: Context, text: str, entry: str, shown: str) -> CudaKernel:
 
 
 def parameters(text: str, entry: str) -> list[str]:
-    """Types of an entry's parameters as PTX writes them, in order; none if it has no entry."""
+    """Types of an entry's parameters as PTX writes them, `b8[128]` of an array; none without entry.
+    """
     bare = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
     found = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", bare)
-    return re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", found[1]) if found else []
+    if found is None:
+        return []
+    each = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)[^,\[]*(\[\d+\])?", found[1])
+    return [kind + length for kind, length in each]
 
 
 def _compile(context: Context, text: str, shown: str) -> Any:
@@ -117,7 +125,7 @@ def _cited(log: str, text: str) -> list[str]:
 
 
 def start(
-    context: Context, kernel: CudaKernel, launch: Launch, values: list[int | float],
+    context: Context, kernel: CudaKernel, launch: Launch, values: list[Value],
     stream: Any, max_shared_bytes: int,
 ) -> None:
     """Put one launch on `stream`; the values are copied before this returns."""

@@ -7,16 +7,18 @@ import os
 from typing import Any, Literal, NamedTuple
 
 from ptx.device import DeviceError, MemoryInfo
-from ptx.devices.compiled import CompiledDevice
+from ptx.devices.compiled import CompiledDevice, Value
 from ptx.devices.compiled import Output as Extent
+from ptx.devices.tensor_maps import Tiled
 from ptx.emulator.errors import Fault
 from ptx.emulator.machine import Machine
 from ptx.emulator.memory import Memory
 from ptx.emulator.outputs import Output
 from ptx.emulator.parse import parse
 from ptx.emulator.syntax import Module
+from ptx.emulator.tensor_maps import encoded
 from ptx.inventory import targets
-from ptx.numerics import Array
+from ptx.numerics import DTYPES, Array
 from ptx.op import Launch
 
 TOTAL_BYTES = 8 << 30
@@ -59,7 +61,7 @@ class EmulatorDevice(CompiledDevice):
         return Loaded(parse(text), entry, shown)
 
     def _run(
-        self, kernel: Loaded, launch: Launch, values: list[int | float], outputs: list[Extent],
+        self, kernel: Loaded, launch: Launch, values: list[Value], outputs: list[Extent],
         name: str,
     ) -> None:
         """EmulatorError says what the kernel did wrong, and where."""
@@ -68,6 +70,10 @@ class EmulatorDevice(CompiledDevice):
             kernel.module, kernel.entry, launch.grid, launch.block, launch.shared_bytes, values,
             extents, launch.programmatic,
         )
+
+    def _encode(self, address: int, tiled: Tiled) -> bytes:
+        n_bytes = DTYPES[tiled.dtype].itemsize
+        return encoded(address, n_bytes, tiled.shape, tiled.box, tiled.swizzle)
 
     def _allocate(self, n_bytes: int, name: str) -> int:
         free_bytes = TOTAL_BYTES - self.memory.n_bytes

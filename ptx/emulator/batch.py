@@ -182,10 +182,13 @@ class Batch:
     def watch_copy(
         self, store: Any, lanes: Array, places: Array, writes: bool, site: int
     ) -> None:
-        """A copy's access for its lanes to rows of bytes [lanes, bytes]: races with threads."""
+        """A copy's access for its lanes to rows of bytes [lanes, bytes]: races with threads.
+
+        A row's bytes lie beside each other, in whatever order.
+        """
         width = self.granule
-        first = places[:, 0] // width
-        n = int(places[0, -1]) // width - int(first[0]) + 1
+        first = places.min(axis=1) // width
+        n = int(places[0].max()) // width - int(first[0]) + 1
         try:
             if isinstance(store, Space):
                 self.shared_races.access(lanes, first, width, n, writes, site, self.shown_site)

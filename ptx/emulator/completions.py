@@ -205,7 +205,7 @@ class Completions:
         barriers, lanes = self.state.mbarriers, item.lanes
         if isinstance(item, Copy):
             self.pending.remove(item)
-            n_bytes = item.target_at.shape[1]
+            n_bytes = item.target_at.size
             self._report(item, *barriers.complete(int(lanes[0]), item.barrier_at, n_bytes))
         else:
             self._arrivals.remove(item)

@@ -17,7 +17,7 @@ GROUP, BULK, BARRIER = "cp.async group", "bulk group", "mbarrier"
 
 @dataclass(eq=False)
 class Copy:
-    """Copies of several lanes, a row of bytes for each.
+    """Copies of several lanes, a row of bytes for each; of a box of a tensor, one lane's, its rows.
 
     `source_at` and `target_at` are byte places [lanes, bytes] in the stores. `inside` tells bytes
     that have a source from those that become zeros, None for all; a copy of zeros alone has no

@@ -29,7 +29,7 @@ NEEDS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
     (r"mma\..*(e4m3|e5m2)", 89, ()),
     (r"cvt\..*(e4m3x2|e5m2x2)", 89, ()),
     (r"(cp\.async\.bulk|cp\.reduce|stmatrix|elect|griddepcontrol|mapa)", 90, ()),
-    (r"(st\.async|red\.async|barrier\.cluster)", 90, ()),
+    (r"(st\.async|red\.async|barrier\.cluster|prefetch\..*tensormap)", 90, ()),
     (r"(mbarrier\..*(try_wait|expect_tx)|fence\.proxy\.async)", 90, ()),
     (r"(add|sub|mul)\.(?!.*f32).*bf16", 90, ()),
     (r"(ex2|tanh|set|setp)\..*bf16", 90, ()),

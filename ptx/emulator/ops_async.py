@@ -1,6 +1,7 @@
 """Owns asynchronous copies as instructions: cp.async with its groups, cp.async.bulk.
 
-It must not know when copies land: that is `completions.py`. Contract: the PTX ISA's sections on
+It must not know when copies land: that is `completions.py`; boxes of tensors are `ops_tensor.py`.
+Contract: the PTX ISA's sections on
 asynchronous copies.
 """
 
@@ -16,6 +17,7 @@ from ptx.emulator.errors import Fault
 from ptx.emulator.formats import TYPES
 from ptx.emulator.lanes import Sel
 from ptx.emulator.ops_memory import address_of, take_cache_words
+from ptx.emulator.ops_tensor import tensor_load
 from ptx.emulator.registers import Get
 from ptx.emulator.syntax import Immediate, Operand
 from ptx.numerics import Array
@@ -141,7 +143,7 @@ def _bulk(build: Build) -> Step:
         return _waits(build, BULK, build.integer(0), reads)
     hinted = take_cache_words(build)
     if build.take("tensor"):
-        raise build.refuse("tensor copies are outside what the emulator runs")
+        return tensor_load(build, hinted)
     if build.take("prefetch"):
         return _bulk_prefetch(build, hinted)
     build.state.claims.watch_proxy()

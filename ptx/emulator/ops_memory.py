@@ -1,7 +1,7 @@
-"""Owns loads and stores: ld, st with vectors, param loads, fences, prefetches.
+"""Owns loads and stores: ld, st with vectors, param loads, fences.
 
-It must not know how memory is checked: that is `access.py`. Contract: the PTX ISA's ld, st, membar,
-fence and prefetch.
+It must not know how memory is checked: that is `access.py`. Contract: the PTX ISA's ld, st, membar
+and fence.
 """
 
 from collections.abc import Callable
@@ -190,30 +190,6 @@ def _fence(build: Build) -> Step:
     if "proxy" in words:
         return Step(lambda sel: state.proxy_fence(sel))
     return Step(lambda sel: state.clocks.fence(sel))
-
-
-@opcode("prefetch", "prefetchu", "discard", "applypriority")
-def _prefetch(build: Build) -> Step:
-    """Hints: nothing to do, but an address outside memory is still wrong."""
-    hint_words = {"L1", "L2", "L2::128B"}
-    build.mods = [m for m in build.mods if m not in hint_words and not m.startswith("L2::")]
-    space = take_space(build)
-    build.mods.clear()
-    address = address_of(build, build.operand(0), space)
-    access = Access(build.state, space, 1, 1)
-
-    def run(sel: Sel) -> None:
-        for _ in access.cells(sel, address(sel)):
-            pass
-
-    return Step(run)
-
-
-@opcode("createpolicy")
-def _createpolicy(build: Build) -> Step:
-    build.mods.clear()
-    put = build.write(build.operand(0), TYPES["b64"])
-    return Step(lambda sel: put(sel, np.zeros((), np.uint64)))
 
 
 @opcode("trap", "brkpt")

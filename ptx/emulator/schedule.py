@@ -238,7 +238,9 @@ class Schedule:
         """Lanes whose warp is complete; the others wait while some of their warp look for a flag.
         """
         waiting = np.flatnonzero((self.status == GATHERING) & (self.pcs == pc))
-        index = np.union1d(index, waiting)
+        # Of these warps alone: those of another may just have been woken to look once more.
+        warp = self.lanes.global_warp
+        index = np.union1d(index, waiting[np.isin(warp[waiting], warp[index])])
         held = self._looking()[self.lanes.global_warp[index]]
         self.status[index[held]] = GATHERING
         return np.asarray(index[~held])

@@ -171,6 +171,25 @@ def test_a_released_flag_orders_ctas(bench, seed):
     assert "`st.global.u32 [at], t`" in str(error)
 
 
+# One CTA after the other: the first thread of each waits for its turn, the rest of its warp for it.
+TURNS = """
+setp.ne.u32 q, t, 0; @q bra READ;
+mov.u32 r, %ctaid.x;
+WAIT: ld.acquire.gpu.global.u32 s, [y]; setp.ne.u32 p, s, r; @p bra WAIT;
+READ: bar.sync 0;
+@q bra NEXT;
+red.release.gpu.global.add.u32 [y], 1;
+NEXT: bar.sync 0;
+ret;
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_warps_that_wait_for_a_lane_do_not_drag_each_other_along(bench, seed):
+    buffers = {"x": X, "y": np.zeros(1, np.uint32)}
+    bench.kernel(START + TURNS, buffers, block=64, grid=5, seed=seed)
+
+
 def test_divergent_barrier(bench):
     body = "setp.lt.u32 p, t, 5;\n@p bra OVER;\nbar.sync 0; // BUG\nOVER:\nret;"
     caught(bench, body.replace("OVER:\nret;", "OVER: bar.sync 1;\nret;"), "barrier", "elsewhere")

@@ -23,6 +23,8 @@ F16_BOUND = 2.0**-9
 # Published measurements of Ada and Hopper find 13 binary digits kept of what is aligned for a sum.
 FP8_BOUND = 2.0**-9
 ROWS, COLUMNS = 16, 8
+# Cells of zeros around a matrix whose boxes may leave it.
+EDGE = 128
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,25 @@ def bulk_copy(constants: Mapping[str, Constant]) -> list[Case]:
     """Chunks of 16 bytes in reverse order."""
     x = np.random.default_rng(SEED).integers(0, 256, (2, 128, 16), np.uint8)
     return [exact(x, want=np.ascontiguousarray(x[:, ::-1]))]
+
+
+def tensor_copy(constants: Mapping[str, Constant]) -> list[Case]:
+    """Boxes of a matrix, zero past its edges, with runs of 16 bytes in the order of the swizzle."""
+    rows, columns, box_rows, box_columns, swizzle = (
+        int(constants[name]) for name in ("rows", "columns", "box_rows", "box_columns", "swizzle")
+    )
+    x = np.random.default_rng(SEED).integers(1, 1 << 16, (rows, columns), np.uint16)
+    wide = np.pad(x, EDGE)
+    # Run i goes where line i / 8 of 128 bytes, mod the runs of a span, is added without carry.
+    runs = np.arange(box_rows * box_columns // 8)
+    placed = runs ^ (runs >> 3 & max(swizzle // 16 - 1, 0))
+    boxes = []
+    for place in str(constants["places"]).split():
+        row, column = (int(n) + EDGE for n in place.split(":"))
+        box = wide[row : row + box_rows, column : column + box_columns].reshape(-1, 8)
+        boxes.append(np.empty_like(box))
+        boxes[-1][placed] = box
+    return [exact(x, want=np.stack(boxes).reshape(-1, box_rows, box_columns))]
 
 
 def setmaxnreg(constants: Mapping[str, Constant]) -> list[Case]:

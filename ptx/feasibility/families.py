@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ptx.assemble import ARCHS, archs_of
+from ptx.devices.tensor_maps import Tiled
 from ptx.feasibility import cases
 from ptx.feasibility.cases import Case
 from ptx.op import Constant, Launch, Target
@@ -30,7 +31,8 @@ MEGA = ("sm_90a", "sm_100a", "sm_120a")
 @dataclass(frozen=True)
 class Variant:
     """One form of an instruction. `targets` are the .targets that its text may declare, `version`
-    the first .version that has it, and `lacking` are targets on which it must be refused."""
+    the first .version that has it, and `lacking` are targets on which it must be refused. `maps`
+    are the tensor maps behind the parameters, each with the number of the one it is of."""
 
     family: str
     name: str
@@ -40,6 +42,7 @@ class Variant:
     lacking: tuple[str, ...] = ("sm_75",)
     launch: Launch = ONE_WARP
     n_launches: int = 1
+    maps: tuple[tuple[int, Tiled], ...] = ()
 
     @property
     def title(self) -> str:
@@ -121,6 +124,23 @@ def _wgmma(name: str, kind: str, in_registers: bool = False, steps: int = 1) -> 
                    Launch(1, 128))
 
 
+def _tensor_copy(swizzle: int, box_columns: int, hinted: bool = False) -> Variant:
+    """Boxes of 16 rows: inside, over each edge, over a corner, and outside altogether."""
+    rows, columns, box_rows = 29, 136, 16
+    places = "3:8 20:40 -5:16 7:120 4:-8 25:128 40:0"
+    constants: dict[str, Constant] = {
+        "rows": rows, "columns": columns, "box_rows": box_rows, "box_columns": box_columns,
+        "box_bytes": 2 * box_rows * box_columns, "swizzle": swizzle, "places": places,
+        "boxes": len(places.split()), "hint_word": ".L2::cache_hint" if hinted else "",
+        "hint": ", policy" if hinted else "",
+    }
+    name = f"2d, {swizzle}-byte swizzle" if swizzle else "2d" + ", L2 hint" * hinted
+    tiled = Tiled("bf16", (rows, columns), (box_rows, box_columns), swizzle)
+    # Of sm_90 text ptxas makes a stack frame for sm_120a.
+    return Variant("tensor_copy", name, constants, ("sm_90a",), "8.0", ("sm_89",), Launch(1, 128),
+                   maps=((0, tiled),))
+
+
 # Two warpgroups enter with 128 registers a thread; 40 + 216 is as much again. The sums alone are
 # more than 128.
 REGISTERS: dict[str, Constant] = {
@@ -166,6 +186,8 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("redux", "xor.b32", {"word": "xor.b32"}),
     Variant("bulk_copy", "cp.async.bulk with mbarrier", {}, ("sm_90",), "8.0", ("sm_89",),
             Launch(1, 128)),
+    *(_tensor_copy(swizzle, swizzle // 2) for swizzle in (128, 64, 32)),
+    _tensor_copy(0, 24, hinted=True),
     Variant("griddepcontrol", "wait", GRIDS, ("sm_90",), "7.8", ("sm_89",),
             Launch(264, 128, programmatic=True), n_launches=8),
     Variant("setmaxnreg", "dec 40, inc 216", REGISTERS, MEGA, "8.0", ("sm_80", "sm_90", "sm_120"),

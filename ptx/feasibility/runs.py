@@ -73,9 +73,10 @@ def run(device: CompiledDevice, variant: Variant, case: Case) -> Array:
         buffers.append(device.allocate(cells.shape, "u8", f"parameter {number}"))
         device.upload(buffers[-1], cells)
     out = buffers[-1]
+    maps = [device._encode(buffers[number].address, tiled) for number, tiled in variant.maps]
     for _ in range(variant.n_launches):
         device._run(
-            kernel, variant.launch, [buffer.address for buffer in buffers],
+            kernel, variant.launch, [*(buffer.address for buffer in buffers), *maps],
             [(out.address, out.nbytes, True)], variant.title,
         )
     return device.download(out).view(case.cells).reshape(case.want.shape)

@@ -135,7 +135,7 @@ def test_selectors_name_the_lanes_that_have_the_scales():
         assert right in text
         device = EmulatorDevice("sm_120a")
         other = SimpleNamespace(
-            family=SCALED.family, title="other", launch=SCALED.launch, n_launches=1,
+            family=SCALED.family, title="other", launch=SCALED.launch, n_launches=1, maps=(),
             target_for=SCALED.target_for, text=lambda _, a=right, b=wrong: text.replace(a, b),
         )
         assert not against_numpy(run(device, other, case), case).passed

@@ -11,6 +11,9 @@ rounding  float32 arithmetic; the order of the sum is free and does not depend o
 
 from ptx.op import Kernel, Launch, Op, Param, buf
 
+# The kernel that keeps heads in registers: warps, each with a head, of a block; the widest head.
+N_WARPS, MAX_WIDTH = 8, 512
+
 OP = Op(
     name="gated_rmsnorm",
     params=(
@@ -23,6 +26,16 @@ OP = Op(
         Param("eps", "f32"),
     ),
     tolerance="f32_reduction",
-    kernels=(Kernel("portable", lambda dims: Launch(grid=(dims["T"], dims["Nv"]), block=32)),),
-    examples=({"T": 1, "Nv": 48, "Dv": 128},),
+    kernels=(
+        Kernel(
+            "sm_80",
+            lambda dims: Launch(grid=(dims["T"], -(-dims["Nv"] // N_WARPS)), block=32 * N_WARPS),
+            fits=lambda dims: dims["Dv"] <= MAX_WIDTH,
+            constants=lambda dims: {
+                "width": dims["Dv"], "n_parts": -(-dims["Dv"] // 32), "n_warps": N_WARPS,
+            },
+        ),
+        Kernel("portable", lambda dims: Launch(grid=(dims["T"], dims["Nv"]), block=32)),
+    ),
+    examples=({"T": 1, "Nv": 48, "Dv": 128}, {"T": 2048, "Nv": 48, "Dv": 128}),
 )

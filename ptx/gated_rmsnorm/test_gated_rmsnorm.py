@@ -100,3 +100,9 @@ def test_kernels_give_zeros_and_the_far_ends(kernels):
 def test_output_of_a_kernel_may_be_an_input(kernels, name):
     for bench in kernels(OP):
         test_output_may_be_an_input(bench, name)
+
+
+def test_kernels_agree_in_every_bit(kernels):
+    inputs = _inputs(2, 9, 128)
+    results = [bench.run(OP, **inputs)["y"].tobytes() for bench in kernels(OP, **inputs)]
+    assert all(bits == results[-1] for bits in results)

@@ -40,7 +40,11 @@ OP = Op(
     ),
     tolerance="f32_reduction",
     kernels=(
-        Kernel("portable", lambda dims: Launch(grid=(dims["T"], dims["H"] + dims["G"]), block=32)),
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(dims["T"], dims["H"] + dims["G"]), block=32),
+            constants=lambda dims: {"entry": "qgate_norm_rope_append_kv", "pages": False},
+        ),
     ),
     requires={
         "heads of qg twice as wide as those of q": lambda dims: dims["2E"] == 2 * dims["E"],

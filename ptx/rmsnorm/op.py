@@ -8,7 +8,8 @@ effects   writes all of y; y may be x, and overlaps neither in part
 rounding  float32 arithmetic; the order of the sum is free and does not depend on T
 """
 
-from ptx.op import Kernel, Launch, Op, Param, buf
+from ptx.op import Op, Param, buf
+from ptx.rmsnorm_kernel import kernels
 
 OP = Op(
     name="rmsnorm",
@@ -21,12 +22,6 @@ OP = Op(
         Param("offset", "f32"),
     ),
     tolerance="f32_reduction",
-    kernels=(
-        Kernel(
-            "portable",
-            lambda dims: Launch(grid=dims["T"], block=32),
-            constants=lambda dims: {"entry": "rmsnorm", "add": False},
-        ),
-    ),
-    examples=({"T": 1, "D": 576},),
+    kernels=kernels("rmsnorm", add=False, bf16=False),
+    examples=({"T": 1, "D": 576}, {"T": 1, "D": 5120}),
 )

@@ -30,7 +30,13 @@ OP = Op(
         Param("interleaved", "bool"),
     ),
     tolerance="f32_elementwise",
-    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=64)),),
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=dims["T"], block=64),
+            constants=lambda dims: {"entry": "rope_append_kv", "pages": False},
+        ),
+    ),
     requires={"E = 2 J": lambda dims: dims["E"] == 2 * dims["J"]},
     examples=({"T": 1, "H": 9, "G": 3, "E": 64, "J": 32, "C": 2048},),
 )

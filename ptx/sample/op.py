@@ -24,7 +24,9 @@ effects   writes all of ids, weights and n_left; no overlap
 rounding  float64, each operation rounded by itself, ties to even, rint likewise; integers are exact
 """
 
-from ptx.op import Kernel, Launch, Op, Param, buf
+from collections.abc import Mapping
+
+from ptx.op import Constant, Kernel, Launch, Op, Param, buf
 
 # ln 2 in two parts; the first has 33 bits, so that its product with n is exact.
 LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
@@ -33,6 +35,13 @@ PER_LN2 = float.fromhex("0x1.71547652b82fep+0")
 WEIGHT_BITS = 44
 LEAST_EXPONENT = -32.0
 MAX_VOCAB = (1 << 63 - WEIGHT_BITS) - 1
+WEIGHT_CONSTANTS: Mapping[str, Constant] = {
+    "ln2_high": LN2_HIGH,
+    "ln2_low": LN2_LOW,
+    "per_ln2": PER_LN2,
+    "weight_bits": WEIGHT_BITS,
+    "least_exponent": LEAST_EXPONENT,
+}
 
 OP = Op(
     name="sample",
@@ -54,13 +63,7 @@ OP = Op(
         Kernel(
             "portable",
             lambda dims: Launch(grid=dims["T"], block=256),
-            constants=lambda dims: {
-                "ln2_high": LN2_HIGH,
-                "ln2_low": LN2_LOW,
-                "per_ln2": PER_LN2,
-                "weight_bits": WEIGHT_BITS,
-                "least_exponent": LEAST_EXPONENT,
-            },
+            constants=lambda dims: {**WEIGHT_CONSTANTS, "entry": "sample", "wide": False},
         ),
     ),
     requires={

@@ -29,7 +29,13 @@ OP = Op(
     # With float64 sums an entropy of 12 is still a handful of roundings. It is also narrow enough
     # for ids: 5e-7 of an id below 2^20 is less than 1.
     tolerance="f32_elementwise",
-    kernels=(Kernel("portable", lambda dims: Launch(grid=dims["T"], block=256)),),
+    kernels=(
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=dims["T"], block=256),
+            constants=lambda dims: {"entry": "token_signal", "wide": False},
+        ),
+    ),
     requires={
         "two tokens to compare": lambda dims: dims["V"] >= 2,
         "2 ids and 4 values for a row": lambda dims: dims["2"] == 2 and dims["4"] == 4,

@@ -33,8 +33,14 @@ ATTRIBUTES = {
 }
 FUNCTION = {"NUM_REGS": 32, "LOCAL_SIZE_BYTES": 0, "SHARED_SIZE_BYTES": 1024,
             "MAX_THREADS_PER_BLOCK": 512}
+# Map, dtype, rank, address, lengths, strides, box, steps, interleave, swizzle, promotion, fill.
+TENSOR_MAP_ENCODE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_uint64, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64,
+    *[ctypes.POINTER(ctypes.c_uint64)] * 2, *[ctypes.POINTER(ctypes.c_uint32)] * 2,
+    *[ctypes.c_int] * 4,
+)
 TYPES = {"u64": ctypes.c_uint64, "u32": ctypes.c_uint32, "f32": ctypes.c_float,
-         "f64": ctypes.c_double, "s32": ctypes.c_int32}
+         "f64": ctypes.c_double, "s32": ctypes.c_int32, "b8": ctypes.c_char * 128}
 # What works without a context, or manages contexts.
 FREE = {"cuInit", "cuDeviceGet", "cuDeviceGetCount", "cuDriverGetVersion", "cuDeviceGetName",
         "cuDeviceGetPCIBusId", "cuDeviceTotalMem", "cuDeviceGetAttribute",
@@ -59,6 +65,19 @@ class FakeCuda:
     CUevent_flags = _names("CU_EVENT_", ["DEFAULT"])
     CUlaunchAttributeID = _names("CU_LAUNCH_ATTRIBUTE_", ["PROGRAMMATIC_STREAM_SERIALIZATION"])
     CUlaunchConfig = SimpleNamespace
+    CUtensorMapDataType = IntEnum("CUtensorMapDataType", {
+        f"CU_TENSOR_MAP_DATA_TYPE_{name}": code for name, code in
+        {"UINT8": 0, "UINT32": 2, "INT32": 3, "INT64": 5, "FLOAT16": 6, "FLOAT32": 7, "FLOAT64": 8,
+         "BFLOAT16": 9}.items()})
+    CUtensorMapInterleave = IntEnum("CUtensorMapInterleave", ["CU_TENSOR_MAP_INTERLEAVE_NONE"],
+                                    start=0)
+    CUtensorMapSwizzle = IntEnum("CUtensorMapSwizzle", [
+        f"CU_TENSOR_MAP_SWIZZLE_{name}" for name in ("NONE", "32B", "64B", "128B")], start=0)
+    CUtensorMapL2promotion = IntEnum("CUtensorMapL2promotion", [
+        f"CU_TENSOR_MAP_L2_PROMOTION_{name}" for name in ("NONE", "L2_64B", "L2_128B", "L2_256B")],
+        start=0)
+    CUtensorMapFloatOOBfill = IntEnum("CUtensorMapFloatOOBfill",
+                                      ["CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"], start=0)
 
     def __init__(self, total_bytes: int = 1 << 20) -> None:
         self.total_bytes, self.version, self.n_devices = total_bytes, 13_000, 1
@@ -72,6 +91,8 @@ class FakeCuda:
         self.memory: dict[int, Any] = {}
         self.capturing: list[Any] | None = None
         self.thread = threading.local()
+        self.maps: list[tuple[Any, ...]] = []
+        self.proc = TENSOR_MAP_ENCODE(self._encode)
 
     def CUlaunchAttribute(self) -> Any:
         return SimpleNamespace(id=None, value=SimpleNamespace())
@@ -259,7 +280,23 @@ class FakeCuda:
         found = re.search(rf"\.entry {name.decode()}\((.*?)\)", self.text, re.S)
         if not found:
             return CUresult.CUDA_ERROR_NOT_FOUND
-        return name.decode(), tuple(re.findall(r"\.param \.(\w+)", found[1]))
+        return name.decode(), tuple(re.findall(r"\.param (?:\.align 64 )?\.(\w+)", found[1]))
+
+    # Tensor maps, by the address of a function as a driver gives it
+
+    def _cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[int, str]:
+        known = name == b"cuTensorMapEncodeTiled" and version >= 12_000
+        address = ctypes.cast(self.proc, ctypes.c_void_p).value or 0
+        return (address, "found") if known else (0, "not found")
+
+    def _encode(self, place: int, kind: int, rank: int, address: int, lengths: Any, strides: Any,
+                box: Any, steps: Any, *words: int) -> int:
+        if place % 64 or address % 16:
+            return int(CUresult.CUDA_ERROR_INVALID_VALUE)
+        self.maps.append((kind, address, lengths[:rank], strides[: rank - 1], box[:rank],
+                          steps[:rank], *words))
+        ctypes.memset(place, len(self.maps), 128)
+        return 0
 
     def _cuFuncLoad(self, function: Any) -> Any:
         return OK

@@ -44,6 +44,9 @@ class RecordingDevice(CompiledDevice):
     def _run(self, kernel, launch, values, outputs, name):
         self.runs.append((kernel, launch, values, outputs, name))
 
+    def _encode(self, address, tiled):
+        raise DeviceError("no tensor maps")
+
     def _allocate(self, n_bytes, name):
         if self.top + n_bytes > len(self.bytes):
             raise DeviceError(f"{name}: {n_bytes} bytes, {self.memory_info().free_bytes} free")

@@ -262,5 +262,7 @@ def test_a_text_without_the_entry_gives_its_module_back(fake, device):
 
 def test_parameters_of_an_entry():
     assert parameters(TEXT, "scale") == ["u64", "u64", "u32", "f32", "u32", "u32"]
-    assert parameters(".entry a() .entry b(.param .align 64 .b8 map[128])", "b") == ["b8"]
+    assert parameters(".entry a() .entry b(.param .align 64 .b8 map[128])", "b") == ["b8[128]"]
+    pointers = ".entry b(.param .u64 .ptr .global .align 16 x, .param .align 64 .b8 x_map[128])"
+    assert parameters(pointers, "b") == ["u64", "b8[128]"]
     assert parameters(".entry a()", "a") == parameters("", "a") == []

@@ -14,6 +14,7 @@ KERNELS = [(op, kernel) for op in ops().values() for kernel in op.kernels]
 NAMES = [f"{op.name}/{kernel.stem}" for op, kernel in KERNELS]
 ENTRY = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\((.*?)\)", re.S)
 PARAM = re.compile(r"\.param\s+\.(\w+)\s+(\w+)")
+MAP = re.compile(r"\.param\s+\.align\s+64\s+\.b8\s+(\w+)_map\[128\]")
 PTX_TYPES = {"f32": "f32", "f64": "f64", "u32": "u32", "i32": "u32", "bool": "u32"}
 
 
@@ -76,11 +77,14 @@ def test_a_source_that_is_not_there_is_named(tmp_path):
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=NAMES)
 def test_entry_and_parameters_are_those_of_the_op(op, kernel):
-    for _, text in examples_of(op, kernel):
+    for dims, text in examples_of(op, kernel):
         entries = ENTRY.findall(text)
         assert [name for name, _ in entries] == [op.name]
+        numbers = MAP.split(entries[0][1])[0]
         want = [(p.name, "u64" if p.shape else PTX_TYPES[p.dtype]) for p in op.params]
-        assert [(name, kind) for kind, name in PARAM.findall(entries[0][1])] == want
+        assert [(name, kind) for kind, name in PARAM.findall(numbers)] == want
+        assert entries[0][1].count(".param") == len(want) + len(kernel.maps(dims))
+        assert MAP.findall(entries[0][1]) == [wish.param for wish in kernel.maps(dims)]
 
 
 @pytest.mark.parametrize(("op", "kernel"), KERNELS, ids=NAMES)

@@ -1,0 +1,5 @@
+"""The op `linear_xbf16_bf16_add`: its record; the contract is in `op.py`."""
+
+from ptx.linear_xbf16_bf16_add.op import OP
+
+__all__ = ["OP"]

@@ -1,0 +1,20 @@
+"""linear_xbf16_bf16_add: h[t,n] += sum_k x[t,k] w[n,k]
+
+shapes    x bf16 [T, K]; w bf16 [N, K]; h f32 [T, N]
+domain    K and N multiples of 8; T >= 1; x, w and h start at multiples of 16 bytes
+effects   reads and writes all of h; h overlaps neither x nor w
+rounding  products exact, float32 sums; their order is free, and depends on T at most by whether
+          a kernel of few tokens serves it
+"""
+
+from ptx.gemm_kernel import kernels, params, requires
+from ptx.op import Op
+
+OP = Op(
+    name="linear_xbf16_bf16_add",
+    params=params("add"),
+    tolerance="f32_reduction",
+    kernels=kernels("linear_xbf16_bf16_add", "add"),
+    requires=requires("add"),
+    examples=({"T": 2048, "N": 5120, "K": 17408}, {"T": 2048, "N": 5120, "K": 6144}),
+)

@@ -1,0 +1,5 @@
+"""The op `rope_append_pages`: its record; the contract is in `op.py`."""
+
+from ptx.rope_append_pages.op import OP
+
+__all__ = ["OP"]

@@ -1,0 +1,5 @@
+"""The op `untile_int4_group128`: its record; the contract is in `op.py`."""
+
+from ptx.untile_int4_group128.op import OP
+
+__all__ = ["OP"]
