@@ -92,6 +92,10 @@ class OpBench:
         self.device.upload(buffer, cells)
         return buffer
 
+    def alone(self, op: Op) -> Op:
+        """`op` as this bench runs it, for a launch that the bench does not make."""
+        return op
+
     def check(self, op: Op, **args: Any) -> None:
         """Compare a launch with the reference in float64 on the same rounded inputs."""
         got = self.run(op, **args)
@@ -128,7 +132,7 @@ class KernelBench(OpBench):
         )
 
     def alone(self, op: Op) -> Op:
-        """`op` with this bench's kernel alone, for a launch that the bench does not make."""
+        """`op` with this bench's kernel alone."""
         return replace(op, kernels=tuple(k for k in op.kernels if k.stem == self._kernel.stem))
 
     def run(self, op: Op, n_guard: int = 1, **args: Any) -> Arrays:

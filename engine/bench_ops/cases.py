@@ -155,13 +155,12 @@ def _recurrent() -> Iterator[Case]:
             Bar("us", 6) if n_tokens == 1 else None, quick=n_tokens == 1,
         )
     # In chunks of 64: the products of pairs of rows, the triangular system, the state's products.
-    for name in ("delta_rule_chunked", "delta_rule_blocks"):
-        yield Case(
-            f"{name} 2048", "recurrent", name,
-            {**DELTA, "T": PREFILL, "S": 1, "S+1": 2, "P": 1}, "flops",
-            {"S Nv Dv Dk": 8, "T C": 4, "T Nv": 8, "T Nv Dv": 4},
-            {"T Nv Dk": 64 * 5, "T Nv Dv": 64 * 3, "T Nv Dv Dk": 6}, Bar("us", 800),
-        )
+    yield Case(
+        "delta_rule_chunked 2048", "recurrent", "delta_rule_chunked",
+        {**DELTA, "T": PREFILL, "S": 1, "S+1": 2, "P": 1}, "flops",
+        {"S Nv Dv Dk": 8, "T C": 4, "T Nv": 8, "T Nv Dv": 4},
+        {"T Nv Dk": 64 * 5, "T Nv Dv": 64 * 3, "T Nv Dv Dk": 6}, Bar("us", 800),
+    )
     for n_tokens in (1, PREFILL):
         sequences = {"T": n_tokens, "S": 1, "S+1": 2, "P": 1}
         yield Case(
@@ -191,7 +190,8 @@ def _small() -> Iterator[Case]:
     for n_tokens in (1, 8):
         dims = {"T": n_tokens, "V": N_VOCAB}
         for name, each in (
-            ("argmax", 4), ("token_signal", 4), ("top_k", 4), ("sample", 8), ("sample_wide", 8),
+            ("argmax", 4), ("argmax_wide", 4), ("token_signal", 4), ("token_signal_wide", 4),
+            ("top_k", 4), ("sample", 8), ("sample_wide", 8),
         ):
             yield Case(
                 f"{name} T={n_tokens}", "small", name, dims, "bytes", {"T V": each}, {"T V": 1},

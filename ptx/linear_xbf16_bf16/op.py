@@ -7,6 +7,7 @@ rounding  products exact, float32 sums; their order is free, and depends on T at
           a kernel of few tokens serves it
 """
 
+from ptx.bf16_few_kernel import few_kernels
 from ptx.gemm_kernel import kernels, params, requires
 from ptx.op import Op
 
@@ -14,7 +15,7 @@ OP = Op(
     name="linear_xbf16_bf16",
     params=params("none"),
     tolerance="f32_reduction",
-    kernels=kernels("linear_xbf16_bf16", "none"),
+    kernels=(*few_kernels("linear_xbf16_bf16", "none"), *kernels("linear_xbf16_bf16", "none")),
     requires=requires("none"),
     examples=(
         {"T": 2048, "N": 34816, "K": 5120}, {"T": 2048, "N": 16384, "K": 5120},

@@ -7,6 +7,7 @@ rounding  products exact, float32 sums; their order is free, and depends on T at
           a kernel of few tokens serves it
 """
 
+from ptx.bf16_few_kernel import few_kernels
 from ptx.gemm_kernel import kernels, params, requires
 from ptx.op import Op
 
@@ -14,7 +15,9 @@ OP = Op(
     name="linear_xbf16_bf16_add",
     params=params("add"),
     tolerance="f32_reduction",
-    kernels=kernels("linear_xbf16_bf16_add", "add"),
+    kernels=(
+        *few_kernels("linear_xbf16_bf16_add", "add"), *kernels("linear_xbf16_bf16_add", "add"),
+    ),
     requires=requires("add"),
     examples=({"T": 2048, "N": 5120, "K": 17408}, {"T": 2048, "N": 5120, "K": 6144}),
 )

@@ -11,6 +11,7 @@ rounding  products exact, float32 sums; their order is free, and depends on T at
           bf16; a result below the smallest normal may be zero
 """
 
+from ptx.bf16_few_kernel import few_kernels
 from ptx.gemm_kernel import kernels, params, requires
 from ptx.op import Op
 
@@ -18,7 +19,10 @@ OP = Op(
     name="linear_xbf16_bf16_swiglu",
     params=params("swiglu"),
     tolerance="bf16_output",
-    kernels=kernels("linear_xbf16_bf16_swiglu", "swiglu"),
+    kernels=(
+        *few_kernels("linear_xbf16_bf16_swiglu", "swiglu"),
+        *kernels("linear_xbf16_bf16_swiglu", "swiglu"),
+    ),
     requires=requires("swiglu"),
     examples=({"T": 2048, "N": 34816, "F": 17408, "K": 5120},),
 )

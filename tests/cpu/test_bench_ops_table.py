@@ -44,7 +44,7 @@ def test_only_the_bars_of_the_plan_are_there():
     times = {(c.dims["T"], c.bar.value) for c in CASES if c.bar and c.bar.kind == "times"}
     assert times == {(8, 1.10), (16, 1.35)}
     assert {c.label: c.bar.value for c in CASES if c.bar and c.bar.kind == "us"} == {
-        "gdn step T=1 S=1": 6, "delta_rule_chunked 2048": 800, "delta_rule_blocks 2048": 800,
+        "gdn step T=1 S=1": 6, "delta_rule_chunked 2048": 800,
     }
 
 

@@ -1,0 +1,23 @@
+"""norm_linear_bf16_split3: y0[t,a] = p[t,a];  y1[t,b] = p[t,A+b];  y2[t,c] = p[t,A+B+c]
+
+where p[t,n] = r[t] sum_k bf16(x[t,k] (offset + gain[k])) w[n,k]
+and r[t] = 1 / sqrt(mean_k(x[t,:]^2) + eps): the rmsnorm of x, bf16 before its scale is applied.
+
+shapes    x f32 [T, K]; gain f32 [K]; w bf16 [N, K]; y0 f32 [T, A]; y1 f32 [T, B]; y2 f32 [T, C]
+domain    N = A + B + C; K a multiple of 8; T >= 1; x, gain and w start at multiples of 16 bytes
+          eps finite, > 0; offset finite; p finite
+effects   writes all of y0, y1 and y2; no overlap
+rounding  x times its gain to float32, then to bf16; products exact, float32 sums and
+          arithmetic; the order of the sums is free, and depends on T at most by
+          which kernel serves it: tokens that one kernel serves have the same bits for every T
+"""
+
+from ptx.bf16_few_kernel import norm_op
+
+OP = norm_op(
+    "norm_linear_bf16_split3", "split3",
+    examples=(
+        {"T": 1, "A": 12288, "B": 1024, "C": 1024, "K": 5120},
+        {"T": 8, "A": 12288, "B": 1024, "C": 1024, "K": 5120},
+    ),
+)
