@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -45,6 +46,8 @@ PROMPT = [5, 17, 42, 99, 7, 200, 31]
 N_GREEDY = {"cuda": 32, "host": 32, "emulator": 3}
 N_GREEDY_SMOLLM2 = {"cuda": 64, "host": 64, "emulator": 2}
 N_REPEATS = {"cuda": 100, "host": 100, "emulator": 3}
+# Processes that run kernel tests beside each other, where pytest-xdist is there.
+MAX_WORKERS = 16
 # What allocators keep for themselves.
 MEMORY_SLACK_BYTES = 64 << 20
 
@@ -113,9 +116,16 @@ def tested(folder: Path, device_name: str) -> str:
     counted = _Counts()
     arguments = ["-q", "-p", "no:cacheprovider", "-m", MARKS[device_name],
                  "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), str(folder)]
+    # Kernels are also run on the emulator beside a card, which takes a processor each.
+    if folder.name == "ptx" and importlib.util.find_spec("xdist") and not _is_worker():
+        arguments += ["-n", str(min(MAX_WORKERS, os.cpu_count() or 1))]
     status = pytest.main(arguments, plugins=[counted])
     assert status == 0, f"pytest ended with {status}: {'; '.join(counted.failed[:5])}"
     return f"{counted.n_passed} passed, {counted.n_skipped} skipped"
+
+
+def _is_worker() -> bool:
+    return "PYTEST_XDIST_WORKER" in os.environ
 
 
 class _Counts:

@@ -6,32 +6,40 @@ It must not know how an op computes.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-from ptx.bf16_few_kernel import CHIPS, OUTPUTS, few_kernels, norm_op
+
+from ptx.bf16_few_kernel import CHIPS, MAX_TOKENS, OUTPUTS, STEP, few_kernels, norm_op
 from ptx.numerics import Array, round_to_bf16
 from ptx.op import Op
 
 # T, widths of the outputs, K. One token, an odd few, all columns of a product, one past them, the
-# most; one row, a tile, one row past it; one step of K, fewer than there are warps, an odd number
-# of chunks of which the last is short. The last shapes are served by the portable kernel alone.
+# most; one step of K, fewer than there are warps, two chunks of which the last is shorter and in
+# which only some warps have a third step. The last shapes are served by the portable kernel alone.
 SHAPES: dict[str, list[tuple[int, tuple[int, ...], int]]] = {
-    "none": [(1, (8,), 32), (3, (40,), 1632), (8, (24,), 192), (17, (16,), 64), (2, (8,), 40)],
-    "add": [(1, (40,), 1632), (9, (24,), 320), (16, (8,), 32)],
-    "swiglu": [(1, (8,), 32), (4, (24,), 1632), (16, (16,), 320), (17, (8,), 64)],
-    "split2": [(1, (9, 16), 1632), (2, (48, 3), 64), (16, (48, 48), 320), (17, (8, 8), 64)],
-    "split3": [(1, (16, 1, 8), 864), (5, (8, 24, 16), 32), (9, (8, 8, 1), 320), (2, (8, 1, 7), 72)],
+    "none": [(1, (8,), 32), (3, (8,), 1120), (8, (8,), 192), (17, (16,), 64), (2, (8,), 40)],
+    "add": [(1, (8,), 1120), (9, (8,), 416), (16, (8,), 32)],
+    "swiglu": [(1, (8,), 32), (4, (8,), 1120), (16, (8,), 416), (17, (8,), 64)],
+    "split2": [(1, (9, 5), 1120), (8, (6, 4), 64), (16, (4, 9), 416), (17, (8, 8), 64)],
+    "split3": [(1, (6, 4, 5), 1120), (5, (4, 9, 5), 32), (9, (4, 4, 6), 416), (2, (8, 4, 7), 72)],
 }
-# A chip of three blocks: T, widths, K. Parts of several tiles, whose rows and last chunks differ;
-# more parts than there are buffers, and rings that go round.
+# The same for chips of `few_blocks`: three blocks, parts of two tiles. Three parts of a block, one
+# more than there are buffers, whose tiles differ in rows; rings that go round; parts that are
+# multiplied sooner than added up. For add one part, of more cells than threads.
 WALKS: dict[str, list[tuple[int, tuple[int, ...], int]]] = {
-    "none": [(1, (320,), 288), (9, (152,), 160)],
-    "add": [(1, (320,), 288), (9, (152,), 160)],
-    "swiglu": [(1, (160,), 288), (9, (88,), 160)],
-    "split2": [(1, (170, 150), 288), (9, (48, 100), 160)],
-    "split3": [(2, (170, 100, 50), 288), (9, (48, 60, 40), 160)],
+    "none": [(1, (208,), 544), (9, (208,), 32)],
+    "add": [(1, (208,), 544), (9, (208,), 32), (16, (88,), 64)],
+    "swiglu": [(1, (104,), 544), (9, (104,), 32)],
+    "split2": [(1, (99, 106), 544), (9, (60, 148), 32)],
+    "split3": [(2, (99, 80, 26), 544), (9, (60, 52, 96), 32)],
 }
+
+
+def tuned_shapes(epilogue: str) -> list[tuple[int, tuple[int, ...], int]]:
+    """Those of SHAPES that kernels of few tokens serve."""
+    return [shape for shape in SHAPES[epilogue] if shape[0] <= MAX_TOKENS and shape[2] % STEP == 0]
 
 
 def epilogue_of(op: Op) -> str:
@@ -75,7 +83,7 @@ def few_blocks(op: Op) -> Op:
     """`op` with tuned kernels of three blocks, short pieces of rows and parts of two tiles."""
     chips = {
         name: replace(
-            chip, n_blocks=3, max_stages=3, piece_steps=4, max_tiles=2, max_tiles_direct=2
+            chip, n_blocks=3, max_stages=3, piece_steps=9, max_tiles=2, max_tiles_direct=2
         )
         for name, chip in CHIPS.items()
     }
@@ -97,7 +105,7 @@ def check_rows(bench: Any, op: Op, args: dict[str, Any]) -> None:
     names = [name for name in ("x", "h", "y", "y0", "y1", "y2") if name in args]
     whole = bench.run(op, **args)
     for rows in (np.arange(9)[::-1], np.arange(8, 16), np.array([3, 1, 11]), np.array([15])):
-        part = {**args, **{name: args[name][rows] for name in names}}
+        part: dict[str, Any] = {**args, **{name: args[name][rows] for name in names}}
         for name, got in bench.run(op, **part).items():
             same = got.tobytes() == whole[name][rows].tobytes()
             assert same, f"{op.name}: {name} of tokens {rows} has new bits"
@@ -112,3 +120,36 @@ def refused(op: Op, sentence: str) -> dict[str, Any]:
     else:
         inputs["w"] = inputs["w"][1:]
     return inputs
+
+
+def feed_forward(bench: Any, first: Op, second: Op, third: Op) -> tuple[Array, Array]:
+    """What a chain writes to h and z, and what the references say, both in float32.
+
+    `first` is the swiglu of the rmsnorm of h, `second` adds its product to h, `third` multiplies
+    the rmsnorm of that. Launches that begin early must wait for h and for what lies between, or
+    the emulator refuses.
+    """
+    rng = np.random.default_rng(5)
+    h, gain = rng.standard_normal((3, 64)).astype(np.float32), rng.uniform(0, 1, 64)
+    gate_up, down, head = (
+        round_to_bf16(rng.standard_normal(shape) / 8) for shape in ((64, 64), (64, 32), (8, 64))
+    )
+    cells = {"h": h, "gain": gain.astype(np.float32), "gate_up": gate_up, "down": down,
+             "head": head, "y": np.zeros((3, 32), np.uint16), "z": np.zeros((3, 8), np.float32)}
+    on = {}
+    for name, array in cells.items():
+        on[name] = bench.device.allocate(array.shape, "bf16" if array.dtype == np.uint16 else "f32",
+                                         name)
+        bench.device.upload(on[name], array)
+    norm = {"gain": on["gain"], "eps": 1e-5, "offset": 1.0}
+    bench.device.launch(first, x=on["h"], w=on["gate_up"], y=on["y"], **norm)
+    bench.device.launch(second, x=on["y"], w=on["down"], h=on["h"])
+    bench.device.launch(third, x=on["h"], w=on["head"], y=on["z"], **norm)
+    got = np.concatenate([bench.device.download(on[name]) for name in ("h", "z")], axis=1)
+
+    norm = {"gain": cells["gain"], "eps": 1e-5, "offset": 1.0}
+    refs = [getattr(import_module(f"ptx.{op.name}.ref"), op.name) for op in (first, second, third)]
+    refs[0](x=h, w=gate_up, y=cells["y"], **norm)
+    refs[1](x=cells["y"], w=down, h=h)
+    refs[2](x=h, w=head, y=cells["z"], **norm)
+    return got, np.concatenate([h, cells["z"]], axis=1)

@@ -2,6 +2,7 @@
 
 It must not know which ops exist. What becomes of x (it is bf16, or the rmsnorm of f32) and the
 epilogue make a member. The tuned text is `bf16_few.ptx`; what its constants mean is said there.
+Long because the geometry of shared memory is one calculation.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,10 +32,10 @@ OUTPUTS = {
 
 @dataclass(frozen=True)
 class Chip:
-    """Geometry for one target: blocks that run at once (0: as many as there are parts), shared
-    bytes of a block that are wanted and that there are, slots of the ring at most and how many the
-    wanted bytes must hold, steps of a piece of a row at most, tiles of a part at most when x is
-    staged and when each part reads it again.
+    """Geometry for one target: blocks that share the rows, shared bytes of a block that are wanted
+    and that there are, slots of the ring at most and how many the wanted bytes must hold, steps of
+    a piece of a row at most, tiles of a part at most when x is staged and when each part reads it
+    again.
     """
 
     arch: str
@@ -52,10 +53,11 @@ class Chip:
 
 
 # sm_90a: 132 multiprocessors, each with room for this block and the next launch's, which fetches
-# its first weights while this one ends. sm_80: cards with 99 KiB a block, of any number of those.
+# its first weights while this one ends. sm_80: two for each of an A100's 108, within the 99 KiB
+# that a block has on every card.
 CHIPS = {
-    "sm_90a": Chip("sm_90a", "8.0", True, 132, 112 << 10, 227 << 10, 8, 3, 24, 1, 4),
-    "sm_80": Chip("sm_80", "7.0", False, 0, 99 << 10, 99 << 10, 4, 2, 8, 2, 4),
+    "sm_90a": Chip("sm_90a", "8.0", True, 132, 112 << 10, 227 << 10, 6, 3, 20, 1, 4),
+    "sm_80": Chip("sm_80", "7.0", False, 216, 99 << 10, 99 << 10, 4, 2, 8, 2, 4),
 }
 
 
@@ -105,7 +107,10 @@ class Geometry:
 
 def geometry(form: Form, chip: Chip, dims: Dims) -> Geometry | None:
     """The geometry for dims, or None where shared memory or registers have no room for it."""
-    for n_bytes, least in ((chip.wanted_bytes, chip.least_stages), (chip.shared_bytes, 2)):
+    # With 9 tokens and more a warp has twice the sums, too many registers for two blocks.
+    shares = chip.bulk and dims["T"] <= 8
+    budgets = ((chip.wanted_bytes, chip.least_stages),) if shares else ()
+    for n_bytes, least in (*budgets, (chip.shared_bytes, 2)):
         for n_stages in range(chip.max_stages, least - 1, -1):
             found = _placed(form, chip, dims, n_stages)
             if found.shared_bytes <= n_bytes:
@@ -117,7 +122,7 @@ def geometry(form: Form, chip: Chip, dims: Dims) -> Geometry | None:
 def _placed(form: Form, chip: Chip, dims: Dims, n_stages: int) -> Geometry:
     units, n_tokens = form.units(dims), dims["T"]
     most = chip.max_tiles if form.normed else chip.max_tiles_direct
-    n_blocks = min(units, chip.n_blocks or -(-units // (most * form.tile_units)))
+    n_blocks = min(units, chip.n_blocks)
     longest = -(-units // n_blocks)
     tiles = -(-longest // form.tile_units)
     n_parts = -(-tiles // most)
@@ -134,7 +139,6 @@ def _placed(form: Form, chip: Chip, dims: Dims, n_stages: int) -> Geometry:
     partials_at = squares_at + (4 * -(-n_tokens // 4) * 4 * chip.n_warps if form.normed else 0)
     bars_at = partials_at + n_buffers * chip.n_warps * n_tokens * 64 * n_tiles
     shared_bytes = bars_at + 16 * n_stages + 32
-    # With 9 tokens and more a warp has twice the sums.
     shares = chip.bulk and shared_bytes <= chip.wanted_bytes and n_tokens <= 8
     return Geometry(
         n_blocks, n_parts, n_tiles, slot_rows, n_steps, n_chunks, chunk_steps, n_stages,

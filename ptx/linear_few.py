@@ -34,7 +34,8 @@ class Chip:
 
     feed          how weights come: "bulk" copies by a warp of their own, or "cp.async"
     n_blocks      blocks of a launch; 0: one for each job's tiles
-    wanted_bytes  shared memory of a block that leaves room for another, and shared_bytes all of it
+    wanted_bytes  shared memory of a block that leaves room for another, and shared_bytes all of it;
+                  least_bytes is taken in any case, where two such blocks shall not meet on an SM
     max_tiles     tiles of a job; max_stages: jobs in flight for each warp; max_steps: steps of 16
                   rows whose sums a warp keeps, for one product of 8 columns
     n_warps       warps among which K is split, the same in all layouts of a target: bits follow it
@@ -56,21 +57,26 @@ class Chip:
     n_warps: int = 7
     n_resident: int = 2
     staged_bytes: int = 40 << 10
+    least_bytes: int = 0
     tiles: range = range(1 << 30)
     max_tokens: int = MAX_TOKENS
 
 
-# The first that is for a launch is taken. sm_90a: 132 multiprocessors, each with room for two
-# blocks: this launch's and the next one's, which fetches its first weights while this one ends; or
-# both of this launch, where that leaves each enough tiles for an even end, and tokens take little
-# room. sm_80: cards with 99 KiB a block, of any number of multiprocessors.
+# The first that is for a launch is taken. sm_90a, 132 multiprocessors of 228 KiB: two blocks of a
+# launch on each where that leaves them enough tiles for an even end, or one; and beside one of
+# either kind a block of the other, of the next launch, which fetches its first weights meanwhile.
+# Three of the first kind do not fit, nor two of the second, so that an SM that is free early takes
+# none from another: KNOWLEDGE/pitfalls/a-free-multiprocessor-takes-a-second-block.md
+# sm_80: cards with 99 KiB a block, of any number of multiprocessors.
 CHIPS: Mapping[str, tuple[Chip, ...]] = {
     "sm_90a": (
         Chip(
-            "sm_90a", "8.0", "bulk", 264, 112 << 10, 112 << 10, 8, max_steps=12,
+            "sm_90a", "8.0", "bulk", 264, 105 << 10, 105 << 10, 8, max_steps=12,
             tiles=range(6, 20), max_tokens=2,
         ),
-        Chip("sm_90a", "8.0", "bulk", 132, 112 << 10, 227 << 10, max_steps=8),
+        Chip(
+            "sm_90a", "8.0", "bulk", 132, 120 << 10, 227 << 10, max_steps=8, least_bytes=114 << 10
+        ),
     ),
     "sm_80": (
         Chip("sm_80", "7.0", "cp.async", 0, 99 << 10, 99 << 10, 8, 4, n_warps=4, n_resident=1),
@@ -198,7 +204,7 @@ def _placed(form: Form, chip: Chip, dims: Dims, most: int, n_stages: int) -> Geo
     partials_at = sums_at + _up_to_16(4 * dims["T"] * chip.n_warps if form.normed else 0)
     n_columns = dims["T"] * (2 if compact else 1)
     bars_at = partials_at + 4 * chip.n_warps * n_columns * n_subs * rows_of_a_part(form, n_tiles)
-    shared_bytes = bars_at + 2 * 8 * chip.n_warps * n_stages
+    shared_bytes = max(chip.least_bytes, bars_at + 2 * 8 * chip.n_warps * n_stages)
     return Geometry(
         n_blocks, n_parts, n_subs, n_tiles, n_stages, chip.n_warps, staged, compact, slot_bytes,
         x_at, factors_at, sums_at, partials_at, bars_at, shared_bytes,

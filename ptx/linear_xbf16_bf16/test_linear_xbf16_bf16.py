@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ptx import bf16_few_cases as few
 from ptx import gemm_kernel
 from ptx.gemm_cases import FEW, MANY, WALKS, check_refusals, check_rows, inputs, small_walk, tuned
 from ptx.linear_xbf16_bf16.op import OP
@@ -17,9 +18,8 @@ def test_against_float64(bench, shape):
 @pytest.mark.parametrize("shape", FEW + MANY[:1], ids=str)
 def test_kernels(kernels, shape):
     args = inputs("none", *shape)
-    for bench in kernels(OP):
-        if shape[0] > 16 or bench._kernel.target == "portable":
-            bench.check(OP, **args)
+    for bench in kernels(OP, **args):
+        bench.check(OP, **args)
 
 
 @pytest.mark.parametrize("shape", MANY[1:], ids=str)
@@ -65,6 +65,27 @@ def test_every_division_fits_a_card(epilogue):
             assert all(wish.box[0] <= 256 for wish in kernel.maps(dims))
             texts.add(tuple(kernel.constants(dims).values()))
         assert len(texts) <= len(gemm_kernel.CHUNKS)
+
+
+@pytest.mark.parametrize("shape", few.tuned_shapes("none"), ids=str)
+def test_kernels_of_few_tokens(kernels, shape):
+    args = few.few_inputs(OP, *shape)
+    for bench in few.tuned(kernels, OP, args):
+        bench.check(OP, **args)
+
+
+@pytest.mark.parametrize("shape", few.WALKS["none"], ids=str)
+def test_few_blocks_walk_through_parts_of_few_tokens(kernels, shape):
+    op = few.few_blocks(OP)
+    args = few.few_inputs(op, *shape)
+    for bench in few.tuned(kernels, op, args):
+        bench.check(op, **args)
+
+
+def test_few_tokens_do_not_feel_the_others(kernels):
+    args = few.few_inputs(OP, 16, (8,), 288)
+    for bench in few.tuned(kernels, OP, args):
+        few.check_rows(bench, OP, args)
 
 
 def test_refusals(bench):

@@ -4,7 +4,7 @@ shapes    x bf16 [T, K]; w bf16 [N, K]; h f32 [T, N]
 domain    K and N multiples of 8; T >= 1; x, w and h start at multiples of 16 bytes
 effects   reads and writes all of h; h overlaps neither x nor w
 rounding  products exact, float32 sums; their order is free, and depends on T at most by whether
-          a kernel of few tokens serves it
+          a kernel of few tokens serves it: up to 16 tokens have the same bits for every T
 """
 
 from ptx.bf16_few_kernel import few_kernels
@@ -19,5 +19,9 @@ OP = Op(
         *few_kernels("linear_xbf16_bf16_add", "add"), *kernels("linear_xbf16_bf16_add", "add"),
     ),
     requires=requires("add"),
-    examples=({"T": 2048, "N": 5120, "K": 17408}, {"T": 2048, "N": 5120, "K": 6144}),
+    examples=(
+        {"T": 2048, "N": 5120, "K": 17408}, {"T": 2048, "N": 5120, "K": 6144},
+        {"T": 1, "N": 5120, "K": 17408}, {"T": 1, "N": 5120, "K": 6144},
+        {"T": 8, "N": 5120, "K": 17408}, {"T": 16, "N": 5120, "K": 17408},
+    ),
 )

@@ -7,8 +7,9 @@ domain    N = 2 F; K and F multiples of 8; p finite; T >= 1; x, w and y start at
           16 bytes
 effects   writes all of y; y overlaps neither x nor w
 rounding  products exact, float32 sums; their order is free, and depends on T at most by whether
-          a kernel of few tokens serves it; silu and its product in float32, then one rounding to
-          bf16; a result below the smallest normal may be zero
+          a kernel of few tokens serves it: up to 16 tokens have the same bits for every T; silu
+          and its product in float32, then one rounding to bf16; a result below the smallest
+          normal may be zero
 """
 
 from ptx.bf16_few_kernel import few_kernels
@@ -24,5 +25,7 @@ OP = Op(
         *kernels("linear_xbf16_bf16_swiglu", "swiglu"),
     ),
     requires=requires("swiglu"),
-    examples=({"T": 2048, "N": 34816, "F": 17408, "K": 5120},),
+    examples=tuple(
+        {"T": n_tokens, "N": 34816, "F": 17408, "K": 5120} for n_tokens in (2048, 1, 16)
+    ),
 )

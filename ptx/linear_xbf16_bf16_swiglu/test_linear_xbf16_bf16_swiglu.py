@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ptx import bf16_few_cases as few
 from ptx.gemm_cases import (
     FEW,
     MANY,
@@ -37,10 +38,9 @@ def test_against_float64(bench, shape):
 def test_kernels(kernels, shape):
     args = inputs("swiglu", *shape)
     y = np.full((shape[0], shape[1]), 0x7FFF, np.uint16)
-    for bench in kernels(OP):
-        if shape[0] > 16 or bench._kernel.target == "portable":
-            _check(bench, args)
-            bench.run_bare(OP, **args, y=y)
+    for bench in kernels(OP, **args, y=y):
+        _check(bench, args)
+        bench.run_bare(OP, **args, y=y)
 
 
 @pytest.mark.parametrize("shape", MANY[1:], ids=str)
@@ -80,6 +80,27 @@ def test_rows_do_not_depend_on_the_others(kernels):
     args["y"] = np.zeros((60, 24), np.uint16)
     for bench in tuned(kernels, OP, args):
         check_rows(bench, OP, args)
+
+
+@pytest.mark.parametrize("shape", few.tuned_shapes("swiglu"), ids=str)
+def test_kernels_of_few_tokens(kernels, shape):
+    args = few.few_inputs(OP, *shape)
+    for bench in few.tuned(kernels, OP, args):
+        bench.check(OP, **args)
+
+
+@pytest.mark.parametrize("shape", few.WALKS["swiglu"], ids=str)
+def test_few_blocks_walk_through_parts_of_few_tokens(kernels, shape):
+    op = few.few_blocks(OP)
+    args = few.few_inputs(op, *shape)
+    for bench in few.tuned(kernels, op, args):
+        bench.check(op, **args)
+
+
+def test_few_tokens_do_not_feel_the_others(kernels):
+    args = few.few_inputs(OP, 16, (8,), 288)
+    for bench in few.tuned(kernels, OP, args):
+        few.check_rows(bench, OP, args)
 
 
 def test_refusals(bench):

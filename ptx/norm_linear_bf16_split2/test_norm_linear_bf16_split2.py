@@ -28,7 +28,7 @@ def test_few_blocks_walk_through_parts(kernels, shape):
 
 
 def test_tokens_do_not_feel_the_others(bench, kernels):
-    inputs = few_inputs(OP, 16, (5, 8), 320)
+    inputs = few_inputs(OP, 16, (5, 3), 288)
     for one in (bench, *kernels(OP, **inputs)):
         check_rows(one, OP, inputs)
 

@@ -28,7 +28,7 @@ def test_few_blocks_walk_through_parts(kernels, shape):
 
 
 def test_tokens_do_not_feel_the_others(bench, kernels):
-    inputs = few_inputs(OP, 16, (3, 8, 4), 320)
+    inputs = few_inputs(OP, 16, (3, 2, 4), 288)
     for one in (bench, *kernels(OP, **inputs)):
         check_rows(one, OP, inputs)
 

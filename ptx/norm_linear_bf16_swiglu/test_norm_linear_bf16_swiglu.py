@@ -1,8 +1,20 @@
 """Protects `norm_linear_bf16_swiglu`: the product, every edge of its kernels, walks, rows alone."""
 
+import numpy as np
 import pytest
 
-from ptx.bf16_few_cases import SHAPES, WALKS, check_rows, few_blocks, few_inputs, refused, tuned
+from ptx.bf16_few_cases import (
+    SHAPES,
+    WALKS,
+    check_rows,
+    feed_forward,
+    few_blocks,
+    few_inputs,
+    refused,
+    tuned,
+)
+from ptx.linear_xbf16_bf16_add.op import OP as ADD
+from ptx.norm_linear_bf16.op import OP as LINEAR
 from ptx.norm_linear_bf16_swiglu.op import OP
 from ptx.op import OpError
 
@@ -28,9 +40,15 @@ def test_few_blocks_walk_through_parts(kernels, shape):
 
 
 def test_tokens_do_not_feel_the_others(bench, kernels):
-    inputs = few_inputs(OP, 16, (8,), 320)
+    inputs = few_inputs(OP, 16, (8,), 288)
     for one in (bench, *kernels(OP, **inputs)):
         check_rows(one, OP, inputs)
+
+
+def test_launches_wait_for_what_those_before_write(kernels):
+    for bench in tuned(kernels, OP, few_inputs(OP, 3, (32,), 64)):
+        got, want = feed_forward(bench, OP, ADD, LINEAR)
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("sentence", OP.requires)

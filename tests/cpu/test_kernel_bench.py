@@ -25,6 +25,7 @@ OWN = {
     "copy_rows": {"N": 2}, "copy_rows_bf16": {"N": 2}, "encode_bf16": {"K": 5},
     "qgate_norm_rope_append_pages": {"J": 2}, "rope_append_pages": {"J": 4},
     "linear_xbf16_bf16_swiglu": {"N": 16, "F": 8}, "encode_nvfp4": {"R": 8},
+    "norm_linear_bf16_split2": {"A": 3, "B": 5},
     "linear_nvfp4": {"R": 8, "I": 1, "P": 2, "Q": 512},
     "pack_nvfp4_scales": {"R": 4, "I": 1, "P": 1, "Q": 512},
     "sample_wide": {"W": 2320}, "token_signal_wide": {"W": 5}, "top_k": {"K": 8, "W": 9},
