@@ -26,8 +26,8 @@ SHAPES: dict[str, list[tuple[int, tuple[int, ...], int]]] = {
     "split3": [(1, (6, 4, 5), 1120), (5, (4, 9, 5), 32), (9, (4, 4, 6), 416), (2, (8, 4, 7), 72)],
 }
 # The same for chips of `few_blocks`: three blocks, parts of two tiles. Three parts of a block, one
-# more than there are buffers, whose tiles differ in rows; rings that go round; parts that are
-# multiplied sooner than added up. For add one part, of more cells than threads.
+# more than there are buffers, whose tiles differ in rows; rings that go round. For add one
+# part, of more cells than threads.
 WALKS: dict[str, list[tuple[int, tuple[int, ...], int]]] = {
     "none": [(1, (208,), 544), (9, (208,), 32)],
     "add": [(1, (208,), 544), (9, (208,), 32), (16, (88,), 64)],
@@ -79,12 +79,11 @@ def few_inputs(
     return inputs
 
 
-def few_blocks(op: Op) -> Op:
-    """`op` with tuned kernels of three blocks, short pieces of rows and parts of two tiles."""
+def few_blocks(op: Op, n_blocks: int = 3, max_stages: int = 3, max_tiles: int = 2) -> Op:
+    """`op` with tuned kernels of a few blocks, short pieces of rows and parts of a tile or two."""
     chips = {
-        name: replace(
-            chip, n_blocks=3, max_stages=3, piece_steps=9, max_tiles=2, max_tiles_direct=2
-        )
+        name: replace(chip, n_blocks=n_blocks, max_stages=max_stages, piece_steps=9,
+                      max_tiles=max_tiles, max_tiles_direct=max_tiles)
         for name, chip in CHIPS.items()
     }
     epilogue = epilogue_of(op)

@@ -56,7 +56,7 @@ class Chip:
 # its first weights while this one ends. sm_80: two for each of an A100's 108, within the 99 KiB
 # that a block has on every card.
 CHIPS = {
-    "sm_90a": Chip("sm_90a", "8.0", True, 132, 112 << 10, 227 << 10, 6, 3, 20, 1, 4),
+    "sm_90a": Chip("sm_90a", "8.0", True, 132, 112 << 10, 227 << 10, 6, 3, 24, 1, 4),
     "sm_80": Chip("sm_80", "7.0", False, 216, 99 << 10, 99 << 10, 4, 2, 8, 2, 4),
 }
 

@@ -28,6 +28,14 @@ def test_few_blocks_walk_through_parts(kernels, shape):
         bench.check(op, **inputs)
 
 
+def test_parts_are_multiplied_no_sooner_than_there_is_room_for_their_sums(kernels):
+    """One block, whose ring holds several parts, and so many tokens that adding up takes longer."""
+    op = few_blocks(OP, n_blocks=1, max_stages=6, max_tiles=1)
+    inputs = few_inputs(op, 16, (112,), 32)
+    for bench in tuned(kernels, op, inputs):
+        bench.check(op, **inputs)
+
+
 def test_tokens_do_not_feel_the_others(bench, kernels):
     inputs = few_inputs(OP, 16, (8,), 288)
     for one in (bench, *kernels(OP, **inputs)):
