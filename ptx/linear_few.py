@@ -71,7 +71,7 @@ class Chip:
 CHIPS: Mapping[str, tuple[Chip, ...]] = {
     "sm_90a": (
         Chip(
-            "sm_90a", "8.0", "bulk", 264, 105 << 10, 105 << 10, 8, max_steps=12,
+            "sm_90a", "8.0", "bulk", 264, 105 << 10, 105 << 10, 8, max_steps=9,
             tiles=range(6, 20), max_tokens=2,
         ),
         Chip(
@@ -188,7 +188,8 @@ def _placed(form: Form, chip: Chip, dims: Dims, most: int, n_stages: int) -> Geo
     compact = staged and dims["T"] <= 4
     n_panes = 1 if compact else 2 * ceil_div(dims["T"], 8)
     # Each step of 16 rows takes 4 registers a pane for as long as a part lasts.
-    steps_of_job = rows_of_a_part(form, most) // 16
+    even = ceil_div(longest, ceil_div(longest, most))
+    steps_of_job = rows_of_a_part(form, even) // 16
     jobs = max(1, chip.max_steps // n_panes // steps_of_job)
     n_subs = min(jobs, ceil_div(longest, most))
     # No part and no job of the shortest block may be empty: there is no copy of nothing.
@@ -279,8 +280,8 @@ def _constants(
     name: str, form: Form, chips: tuple[Chip, ...], dims: Dims
 ) -> Mapping[str, Constant]:
     chip, found = _chosen(form, chips, dims)
-    # More tokens take more registers than two blocks would leave.
-    shares = found.shared_bytes <= chip.wanted_bytes and dims["T"] <= 4
+    # Sums of more columns take more registers than two blocks would leave.
+    shares = found.shared_bytes <= chip.wanted_bytes and found.compact and dims["T"] <= 3
     return {
         **_named(name, form), "target": chip.arch, "ptx_version": chip.ptx_version,
         "bulk": chip.feed == "bulk", "n_resident": chip.n_resident if shares else 1,

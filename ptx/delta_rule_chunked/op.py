@@ -16,8 +16,6 @@ rounding  float32 arithmetic, the order of sums is free; a token's bits depend o
           begins, so that they are those of `delta_rule` only within the tolerance
 """
 
-from functools import partial
-
 from ptx.delta_rule.op import OP as DELTA_RULE
 from ptx.op import Constant, Dims, Kernel, Launch, Op, Param
 
@@ -34,10 +32,9 @@ def _constants(dims: Dims) -> dict[str, Constant]:
 
 # The kernel for tensor cores: steps of 16 tokens, warps that prepare them in turn, each with two
 # stages of its own, and as many warps with 16 rows of S as Dv allows, up to MAX_ROW_WARPS.
-# Named barriers, two for a stage, end at 16; stages fit 99 KB, on sm_90a 227 KB.
-STEP, MAX_ROW_WARPS = 16, 4
-N_PREPARE = {"sm_80": 2, "sm_90a": 4}
-PTX_VERSIONS = {"sm_80": "7.0", "sm_90a": "8.0"}
+# Stages fit 99 KB. Four that prepare, with 192 KB on an H200, took 1.43 times as long as two:
+# KNOWLEDGE/optimizations/gated-delta-net-on-tensor-cores-and-in-one-launch.md
+STEP, MAX_ROW_WARPS, N_PREPARE = 16, 4, 2
 # Below this many tokens a sequence, on average, steps are mostly zeros.
 MIN_TOKENS = 16
 # Rows of T and P, in floats: eight rows that are 24 apart share no bank.
@@ -52,9 +49,9 @@ def _n_rows(dims: Dims) -> int:
     return n_rows
 
 
-def _stage(target: str, dims: Dims) -> dict[str, Constant]:
+def _stage(dims: Dims) -> dict[str, Constant]:
     """What the kernel is rendered with; `_at` is a place in a stage, in bytes."""
-    n_rows, n_prepare = _n_rows(dims), N_PREPARE[target]
+    n_rows = _n_rows(dims)
     row_bytes, v_stride = 4 * dims["Dk"], 4 * (STEP * n_rows + 4)
     # Rows of k, of q, of v, T, P, then g, beta, c and D[15, :].
     v_at = 2 * STEP * row_bytes
@@ -62,19 +59,19 @@ def _stage(target: str, dims: Dims) -> dict[str, Constant]:
     p_at = t_at + 4 * STEP * T_STRIDE
     g_at = p_at + 4 * STEP * T_STRIDE
     return {
-        "target": target, "version": PTX_VERSIONS[target], "d_key": dims["Dk"], "n_rows": n_rows,
-        "slice": STEP * n_rows, "n_prepare": n_prepare, "n_stages": 2 * n_prepare,
+        "d_key": dims["Dk"], "n_rows": n_rows, "slice": STEP * n_rows,
+        "n_prepare": N_PREPARE, "n_stages": 2 * N_PREPARE,
         "row_bytes": row_bytes, "v_stride": v_stride, "t_stride": T_STRIDE, "v_at": v_at,
         "t_at": t_at, "p_at": p_at, "g_at": g_at, "beta_at": g_at + 64, "c_at": g_at + 128,
         "stage_bytes": -(-(g_at + 256) // 128) * 128,
     }
 
 
-def _tensor_launch(target: str, dims: Dims) -> Launch:
-    stage = _stage(target, dims)
+def _tensor_launch(dims: Dims) -> Launch:
+    stage = _stage(dims)
     return Launch(
         grid=(dims["Dv"] // int(stage["slice"]), dims["Nv"], dims["S"]),
-        block=32 * (int(stage["n_rows"]) + N_PREPARE[target]),
+        block=32 * (int(stage["n_rows"]) + N_PREPARE),
         shared_bytes=int(stage["n_stages"]) * int(stage["stage_bytes"]),
     )
 
@@ -86,20 +83,14 @@ def _tensor_fits(dims: Dims) -> bool:
     )
 
 
-def _tensor_kernel(target: str) -> Kernel:
-    return Kernel(
-        target, partial(_tensor_launch, target), _tensor_fits, ("mma.sync", "ldmatrix", "cp.async"),
-        partial(_stage, target),
-    )
-
-
 OP = Op(
     name="delta_rule_chunked",
     params=(*DELTA_RULE.params, Param("chunk", "u32")),
     tolerance="f32_reduction",
     kernels=(
-        _tensor_kernel("sm_90a"),
-        _tensor_kernel("sm_80"),
+        Kernel(
+            "sm_80", _tensor_launch, _tensor_fits, ("mma.sync", "ldmatrix", "cp.async"), _stage
+        ),
         Kernel(
             "portable",
             lambda dims: Launch(grid=(-(-dims["Dv"] // 8), dims["Nv"], dims["S"]), block=256),

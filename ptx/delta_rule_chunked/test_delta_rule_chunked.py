@@ -190,14 +190,12 @@ def test_a_row_too_wide_for_shared_memory_has_no_kernel():
 def test_which_dims_the_tensor_cores_serve():
     known = targets()
     dims = {"T": 16, "C": 10240, "Nv": 48, "Dv": 128, "Dk": 128, "S": 1, "S+1": 2, "P": 1}
-    assert pick(OP, known["sm_90a"], dims).stem == "sm_90a"
-    assert pick(OP, known["sm_120a"], dims).stem == "sm_80"
+    for target in ("sm_90a", "sm_120a"):
+        assert pick(OP, known[target], dims).stem == "sm_80"
     for other in ({"T": 15}, {"S": 2}, {"Dk": 48}, {"Dk": 160}, {"Dv": 24}):
         assert pick(OP, known["sm_90a"], {**dims, **other}).stem == "portable"
-    # What a multiprocessor gives a block: 99 KB from sm_86 on, 227 KB on sm_90.
-    shared = {kernel.stem: kernel.launch(dims).shared_bytes for kernel in OP.kernels}
-    assert shared["sm_80"] <= 99 << 10
-    assert shared["sm_90a"] <= 227 << 10
+    # What a multiprocessor gives a block: 99 KB from sm_86 on.
+    assert OP.kernels[0].launch(dims).shared_bytes <= 99 << 10
 
 
 # (tokens, chunk, heads, strong decays): a last step of one token, with both parts of a long key;

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from engine.bench_ops.case import dims_of
+from engine.bench_ops.cases import CASES
 from ptx import assemble
 from ptx.assemble import (
     ARCHS,
@@ -16,6 +18,7 @@ from ptx.assemble import (
     resident_warps,
 )
 from ptx.inventory import examples_of, ops, targets
+from ptx.template import text_of
 
 needs_ptxas = pytest.mark.skipif(
     find_ptxas() is None, reason="no ptxas: install nvidia-cuda-nvcc or put ptxas on the path"
@@ -35,16 +38,34 @@ ptxas info    : Used 40 registers, used 1 barriers, 3072 bytes smem, 372 bytes c
 
 @needs_ptxas
 def test_every_kernel_assembles_everywhere_and_spills_nowhere():
-    jobs = [
-        (f"{op.name}/{kernel.stem} {dict(dims)} {arch}", (text, arch))
+    _assert_clean({
+        (text, arch): f"{op.name}/{kernel.stem} {dict(dims)} {arch}"
         for op in ops().values()
         for kernel in op.kernels
         for dims, text in examples_of(op, kernel)
         for arch in archs_of(targets()[kernel.target])
-    ]
+    })
+
+
+@needs_ptxas
+def test_no_kernel_spills_at_a_shape_of_the_benchmark():
+    # A text follows its dims: registers at the shapes that a model launches are in no example.
+    known = ops()
+    _assert_clean({
+        (text, arch): f"{case.label}: {op.name}/{kernel.stem} {dims} {arch}"
+        for case, op in ((case, known[case.op]) for case in CASES)
+        for dims in [dims_of(case, op)]
+        for kernel in op.kernels
+        if kernel.fits(dims)
+        for text in [text_of(op, kernel, dims)]
+        for arch in archs_of(targets()[kernel.target])
+    })
+
+
+def _assert_clean(jobs):
     assert jobs
-    reports = assemble_all([job for _, job in jobs])
-    bad = [f"{name}: {r}" for (name, _), r in zip(jobs, reports, strict=True) if not r.clean]
+    reports = assemble_all(list(jobs))
+    bad = [f"{name}: {r}" for name, r in zip(jobs.values(), reports, strict=True) if not r.clean]
     assert not bad, "\n".join(bad)
 
 
