@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.bench_ops.cases import LINEARS, linear_dims, linear_name
 from ptx import linear_few
+from ptx.inventory import ops, targets
 from ptx.linear_few import CHIPS, Chip, Form, choose
 from ptx.linear_few_cases import few_inputs
 from ptx.norm_linear_int4_tiles_swiglu.op import OP as SWIGLU
 from ptx.norm_linear_int8_tiles_split2.op import OP as SPLIT
-from ptx.op import Op
+from ptx.op import Op, pick
 from ptx.tile_int4_group128.op import OP as TILE
 from ptx.weight_tiles import untile
 
@@ -55,6 +57,16 @@ def test_layouts_of_the_model():
     assert chip.n_blocks == 132
     chip, _ = choose(Form("int8", "none", normed=True), CHIPS["sm_90a"], HEAD)
     assert chip.n_blocks == 132
+
+
+def test_every_linear_of_the_model_has_a_layout_for_each_number_of_tokens():
+    for name, epilogue, n_rows, n_k, widths, _ in LINEARS:
+        for weight in ("int4", "int8"):
+            op = ops()[linear_name(f"{weight}_tiles", epilogue)]
+            for n_tokens in range(1, 17):
+                dims = linear_dims(f"{weight}_tiles", n_rows, n_k, widths, n_tokens)
+                found = pick(op, targets()["sm_90a"], dims)
+                assert found.stem == "sm_90a", (name, weight, n_tokens)
 
 
 @pytest.mark.parametrize("target", CHIPS)
