@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from engine.arena import check_fits, plan_memory
 from engine.choosing import finish_step, sampling_kept
+from engine.compiled.program import CompiledProgram
+from engine.compiled.program import plan_memory as plan_compiled_memory
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Work, evaluate
 from engine.kv_cache import PAGE_TOKENS, KvPool, pages_for
@@ -26,7 +28,7 @@ from engine.records import ModelPlan
 from engine.recurrent import slots_for, write_zero_slot
 from engine.sampling import SamplingConfig
 from engine.session import Session
-from engine.stages import cut
+from engine.stages import check_present, cut
 from ptx.device import Device
 
 Rows = npt.NDArray[np.float32]
@@ -39,7 +41,8 @@ def _no_progress(fraction: float) -> None:
 class Model:
     """A plan bound to a device, with `options.n_lanes` lanes for sessions.
 
-    Raises RuntimeFailure when it does not fit, before anything is allocated.
+    Raises RuntimeFailure when it does not fit and ModelError when the opened parts lack a weight
+    that runs here, before anything is allocated.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Model:
     ) -> None:
         stage = options.stage_of(plan.n_layers)
         self.plan = plan = cut(plan, stage) if stage else plan
+        check_present(plan)
         self.options = options
         self.lock = threading.RLock()
         self.closed = False
@@ -58,8 +62,16 @@ class Model:
         self._lanes: list[Session | None] = [None] * options.n_lanes
         n_pages = pages_for(options.n_context)
         n_slots = slots_for(options.n_lanes)
-        check_fits(plan_memory(plan, n_pages, n_slots, MAX_ROWS), device)
-        self.program = Program(device, plan, n_pages * PAGE_TOKENS, n_slots, progress)
+        n_cells = n_pages * PAGE_TOKENS
+        self.program: Program | CompiledProgram
+        if plan.compiled is not None and device.kind == "gpu":
+            check_fits(plan_compiled_memory(plan, n_pages, n_slots), device)
+            self.program = CompiledProgram(
+                device, plan, n_cells, n_slots, options.n_lanes, progress
+            )
+        else:
+            check_fits(plan_memory(plan, n_pages, n_slots, MAX_ROWS), device)
+            self.program = Program(device, plan, n_cells, n_slots, progress)
         write_zero_slot(self.program, plan.states)
         # Not a method of ours: without a reference cycle a closed model's memory goes at once.
         self.pool = KvPool(options.n_context, self.program.copy_page)

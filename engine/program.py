@@ -33,7 +33,7 @@ I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 
 
-def _refuses(method: Callable[P, R]) -> Callable[P, R]:
+def refuses(method: Callable[P, R]) -> Callable[P, R]:
     """Device trouble, a lost device included, is a refusal of the call that met it."""
 
     @wraps(method)
@@ -125,7 +125,7 @@ class Program:
             fixed[f"v_cache.{layer}"] = v_rows
         return fixed
 
-    @_refuses
+    @refuses
     def run(self, chunk: Chunk) -> tuple[F32, F32 | None]:
         """Logits [n_rows, V] of the rows that want them, and the hidden rows of a stage that gives
         them; KV rows and recurrent state are written for all."""
@@ -205,31 +205,31 @@ class Program:
 
     # Recurrent state and cache rows that move
 
-    @_refuses
+    @refuses
     def read_slot(self, slot: int) -> dict[str, F32]:
         """A copy of one slot of every recurrent state array."""
         return {name: self._device.download(state[slot]) for name, state in self.states.items()}
 
-    @_refuses
+    @refuses
     def write_slot(self, slot: int, arrays: Mapping[str, F32]) -> None:
         """Store one slot of every recurrent state array."""
         for name, state in self.states.items():
             self._device.upload(state[slot], arrays[name])
 
-    @_refuses
+    @refuses
     def copy_page(self, source: int, target: int) -> None:
         """Copy one page's K and V rows in every layer."""
         for rows in self._kv.values():
             for cache in rows:
                 self._device.copy(cache[_page(source)], cache[_page(target)])
 
-    @_refuses
+    @refuses
     def read_rows(self, layer: int, which: int, cells: I32) -> F32:
         """K (which 0) or V (which 1) rows of a layer: float32 [len(cells), G, E]."""
         cache = self._kv[layer][which]
         return np.concatenate([self._device.download(cache[run]) for run in _runs(cells)])
 
-    @_refuses
+    @refuses
     def write_rows(self, layer: int, which: int, cells: I32, rows: F32) -> None:
         """Store K or V rows at the given cells."""
         cache = self._kv[layer][which]

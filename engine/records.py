@@ -5,10 +5,12 @@ Values only: nothing here runs, and nothing here knows which model it describes.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy.typing as npt
 
 from engine.chat.template import ChatTemplate
+from engine.compiled.records import CompiledSchedule
 from engine.tokenizer import Tokenizer
 from ptx.op import Op
 
@@ -58,12 +60,34 @@ class Stage:
     has_output: bool
 
 
+StoredDtype = Literal["f32", "bf16", "int4_group128", "int8_group"]
+
+
+class Stored(NamedTuple):
+    """A weight's numbers as its artifact has them: of f32 the cells, of bf16 their bits, of the
+    integer formats codes, and scales as bf16 bits [N, K / 128]."""
+
+    cells: npt.NDArray  # type: ignore[type-arg]
+    scales: npt.NDArray | None = None  # type: ignore[type-arg]
+
+
 @dataclass(frozen=True)
 class Weight:
-    """One named weight: its shape and how to read it as float32."""
+    """One named weight: its shape, how to read it as float32, and as it is stored in `dtype` (None:
+    what `load` gives).
+
+    Not `is_present` when the model was opened from a stage's parts and none of them holds it.
+    """
 
     shape: tuple[int, ...]
     load: Callable[[], npt.NDArray]  # type: ignore[type-arg]
+    is_present: bool = True
+    dtype: StoredDtype = "f32"
+    load_stored: Callable[[], Stored] | None = None
+
+    def stored(self) -> Stored:
+        """The numbers in `dtype`."""
+        return Stored(self.load()) if self.load_stored is None else self.load_stored()
 
 
 @dataclass(frozen=True)
@@ -75,7 +99,8 @@ class ModelPlan:
     them are cut off. `states` names the recurrent state arrays and gives the shape of one
     sequence's share, float32. `rounds_activations` puts every stored activation on the BF16 grid,
     which is what a BF16 engine computes; without it the host device keeps float32. `stage` is set
-    on a plan that was cut to a range of layers.
+    on a plan that was cut to a range of layers. `compiled` is the schedule for a device that runs
+    kernels, where the model has one.
     """
 
     model_id: str
@@ -93,6 +118,7 @@ class ModelPlan:
     display_path: str
     rounds_activations: bool = False
     stage: Stage | None = None
+    compiled: CompiledSchedule | None = None
 
     @property
     def layer_range(self) -> tuple[int, int]:

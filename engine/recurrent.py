@@ -10,17 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.errors import RuntimeFailure
 from engine.kv_cache import KvSequence
-from engine.program import Program
 from engine.trail import EMPTY
 
 ZERO_SLOT = 0
 Arrays = Mapping[str, npt.NDArray[np.float32]]
+
+
+class Slots(Protocol):
+    """What of a program has slots of recurrent state: arrays by name, with one row for each."""
+
+    states: dict[str, Any]
+
+    def read_slot(self, slot: int) -> dict[str, npt.NDArray[np.float32]]:
+        """A copy of one slot of every array."""
+
+    def write_slot(self, slot: int, arrays: Arrays) -> None:
+        """Store one slot of every array."""
 
 
 def slots_for(n_lanes: int) -> int:
@@ -28,7 +40,7 @@ def slots_for(n_lanes: int) -> int:
     return 1 + 2 * n_lanes
 
 
-def write_zero_slot(program: Program, states: Mapping[str, tuple[int, ...]]) -> None:
+def write_zero_slot(program: Slots, states: Mapping[str, tuple[int, ...]]) -> None:
     """Make the zero slot what it stands for: fresh device memory may hold anything."""
     zeros = {name: np.zeros(shape, np.float32) for name, shape in states.items()}
     program.write_slot(ZERO_SLOT, zeros)
@@ -46,7 +58,7 @@ class Snapshot:
 class RecurrentState:
     """One session's state; `n_tokens` tokens have gone into the live slot, marked `mark`."""
 
-    def __init__(self, program: Program, lane: int) -> None:
+    def __init__(self, program: Slots, lane: int) -> None:
         self._program = program
         self._slots = (1 + 2 * lane, 2 + 2 * lane)
         self.clear()

@@ -7,9 +7,11 @@ a split model equals the whole one bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
-from engine.errors import InvalidArgument
+from engine.compiled.records import CompiledSchedule
+from engine.errors import InvalidArgument, ModelError
 from engine.records import ModelPlan, Schedule, Stage
 
 
@@ -46,7 +48,37 @@ def cut(plan: ModelPlan, stage: Stage) -> ModelPlan:
         weights={name: weight for name, weight in plan.weights.items() if name in used},
         kv=replace(plan.kv, layers=tuple(i for i in plan.kv.layers if i in layers)),
         states={name: shape for name, shape in plan.states.items() if name in used},
+        compiled=None if plan.compiled is None else _cut_compiled(plan.compiled, stage, used),
     )
+
+
+def _cut_compiled(
+    whole: CompiledSchedule, stage: Stage, used: Container[str]
+) -> CompiledSchedule:
+    """The same part of a compiled schedule; its matrices are those with weights in use."""
+    layers = slice(stage.layer_start, stage.layer_end)
+    return replace(
+        whole,
+        embed=whole.embed if stage.layer_start == 0 else (),
+        few=whole.few[layers],
+        many=whole.many[layers],
+        head=whole.head if stage.has_output else (),
+        matrices={
+            name: matrix for name, matrix in whole.matrices.items() if matrix.parts[0] in used
+        },
+    )
+
+
+def check_present(plan: ModelPlan) -> None:
+    """Raise ModelError for a plan that uses weights which none of the opened parts holds."""
+    absent = [name for name, weight in plan.weights.items() if not weight.is_present]
+    if absent:
+        start, end = plan.layer_range
+        raise ModelError(
+            f"{plan.display_path}: layers {start}..{end} of {plan.n_layers} need"
+            f" {len(plan.weights)} tensors, {len(absent)} of them are in none of the parts,"
+            f" first {absent[0]!r}"
+        )
 
 
 def _names(schedule: Schedule) -> set[str]:

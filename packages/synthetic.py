@@ -21,8 +21,11 @@ from packages import KNOWN
 NORMAL = 1
 
 
-def synthetic_plan(key: str, seed: int = 0) -> ModelPlan:
-    """The plan of "package" or "package:twin" with random weights; InvalidArgument otherwise."""
+def synthetic_plan(key: str, seed: int = 0, recipe: str = "groupwise-int") -> ModelPlan:
+    """The plan of "package" or "package:twin" with random weights; InvalidArgument otherwise.
+
+    On a device with kernels they lie in the forms of the recipe, where the package has any.
+    """
     name, _, twin = key.partition(":")
     if name not in KNOWN:
         raise InvalidArgument(f"package {name!r}: there are {', '.join(KNOWN)}")

@@ -4,20 +4,34 @@ The converter has checked the tensors against the inventory; this checks the fil
 since the file may come from anywhere. Names are the text-only upstream ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from engine.artifacts.mspec import MspecFile
+from engine.artifacts.mspec_format import GROUP_FORMATS, DType
+from engine.artifacts.mspec_tensor import MspecTensor
 from engine.chat.template import ChatTemplate
+from engine.compiled.records import Form
 from engine.errors import ModelError
-from engine.records import KvShape, ModelPlan, Weight
+from engine.records import KvShape, ModelPlan, Stored, StoredDtype, Weight
 from engine.tokenizer import Tokenizer
 from engine.tokenizer_json import tokenizer_metadata
 from packages.package import Artifact
+from packages.qwen3_8_27b.compiled import compiled
 from packages.qwen3_8_27b.dims import HybridDims
 from packages.qwen3_8_27b.inventory import Role, inventory
 from packages.qwen3_8_27b.schedule import schedule
+from packages.recipes import Recipe
 from packages.text_parts import chat_template
 
+# Float16 has no form on a device of its own: it is read as float32.
+STORED: dict[str, StoredDtype] = {
+    DType.F32: "f32", DType.F16: "f32", DType.BF16: "bf16", DType.INT4: "int4_group128",
+    DType.INT8: "int8_group",
+}
+FORMS: dict[StoredDtype, Form] = {
+    "f32": "f32", "bf16": "bf16", "int4_group128": "int4_tiles", "int8_group": "int8_tiles",
+}
 TOKENIZER_OBJECT = "tokenizer.json"
 TEMPLATE_OBJECT = "chat_template"
 
@@ -52,8 +66,24 @@ def bind(file: MspecFile, dims: HybridDims) -> Mapping[str, Weight]:
         tensor = file.tensor(name)
         if tensor.shape != shape:
             raise ModelError(f"{file.shown}: tensor {name} is {tensor.shape}, needs {shape}")
-        weights[name] = Weight(shape, tensor.to_float32)
+        weights[name] = Weight(
+            shape, tensor.to_float32, dtype=STORED[tensor.dtype],
+            load_stored=partial(_stored, tensor),
+        )
     return weights
+
+
+def _stored(tensor: MspecTensor) -> Stored:
+    if tensor.dtype in GROUP_FORMATS:
+        return Stored(*tensor.codes_and_scales())
+    if tensor.dtype == DType.BF16:
+        return Stored(tensor.raw().view("<u2").reshape(tensor.shape))
+    return Stored(tensor.to_float32())
+
+
+def stored_form(weights: Mapping[str, Weight], name: str) -> Form:
+    """The form that a weight is stored in."""
+    return FORMS[weights[name].dtype]
 
 
 def n_vocab(dims: HybridDims) -> int:
@@ -77,9 +107,10 @@ def plan(file: MspecFile, artifact: Artifact) -> ModelPlan:
 
 def plan_of(
     artifact: Artifact, weights: Mapping[str, Weight], tokenizer: Tokenizer,
-    template: ChatTemplate | None, shown: str,
+    template: ChatTemplate | None, shown: str, form_of: Callable[[str], Form] | None = None,
 ) -> ModelPlan:
-    """The plan of weights that have this package's shapes."""
+    """The plan of weights that have this package's shapes; on a device with kernels they lie in
+    the forms of `form_of`, by default in those that they are stored in."""
     dims: HybridDims = artifact.dims
     return ModelPlan(
         model_id=artifact.identity.model_id,
@@ -95,4 +126,11 @@ def plan_of(
         tokenizer=tokenizer,
         chat_template=template,
         display_path=shown,
+        compiled=compiled(dims, form_of or partial(stored_form, weights)),
     )
+
+
+def recipe_form(dims: HybridDims, recipe: Recipe, name: str) -> Form:
+    """The form that a recipe would store a tensor in."""
+    expected = inventory(dims)[name]
+    return FORMS[STORED[recipe.format_of(expected.role, expected.shape).dtype]]

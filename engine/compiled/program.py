@@ -1,0 +1,195 @@
+"""Owns a compiled schedule bound to a device's buffers, and runs it over chunks of rows.
+
+It has the face of `engine.program.Program`, so sessions do not know which one they run on. Passes
+of few rows are captured into graphs by a device that can; which are kept is in `graphs.py`. It must
+not know sessions or positions beyond what a chunk says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arena import MemoryPlan
+from engine.compiled.graphs import Graphs
+from engine.compiled.inputs import Inputs
+from engine.compiled.pages import BYTES_OF_CELL, Pages
+from engine.compiled.records import CompiledSchedule, CompiledStep, Rows, Scratch
+from engine.compiled.weights import load_matrices, matrix_bytes
+from engine.errors import RuntimeFailure
+from engine.kv_cache import PAGE_TOKENS
+from engine.program import Chunk, refuses
+from engine.records import ModelPlan
+from ptx.device import Buffer, Device
+from ptx.numerics import DTYPES
+from ptx.op import PtxError
+
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+
+
+def compiled_of(plan: ModelPlan) -> CompiledSchedule:
+    """The plan's compiled schedule; RuntimeFailure when it has none."""
+    if plan.compiled is None:
+        raise RuntimeFailure(f"model {plan.model_id}: no schedule for a device with kernels")
+    return plan.compiled
+
+
+def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int) -> MemoryPlan:
+    """What a model needs with so many KV pages and recurrent state slots."""
+    schedule = compiled_of(plan)
+    weights = sum(matrix_bytes(matrix, plan.weights) for matrix in schedule.matrices.values())
+    page_bytes = 2 * len(plan.kv.layers) * plan.kv.n_heads * plan.kv.d_head * PAGE_TOKENS
+    slot_bytes = 4 * sum(prod(shape) for shape in plan.states.values())
+    scratch = sum(
+        _rows_of(schedule, buffer) * prod(buffer.columns) * DTYPES[buffer.dtype].itemsize
+        for buffer in schedule.buffers.values()
+    )
+    fixed = sum(prod(shape) * DTYPES[dtype].itemsize for dtype, shape in schedule.fixed.values())
+    state = n_pages * page_bytes * BYTES_OF_CELL + n_slots * slot_bytes
+    return MemoryPlan(weights, state, scratch + fixed)
+
+
+class CompiledProgram:
+    """A model's compiled schedule with its weights, KV pages, states and scratch on one device."""
+
+    def __init__(
+        self,
+        device: Device,
+        plan: ModelPlan,
+        n_cells: int,
+        n_slots: int,
+        n_lanes: int,
+        progress: Callable[[float], None],
+    ) -> None:
+        self._device = device
+        self._schedule = schedule = compiled_of(plan)
+        self.max_rows = schedule.many_rows
+        self._gives_hidden = plan.gives_hidden
+        self._n_vocab = plan.n_vocab
+        n_pages = n_cells // PAGE_TOKENS
+        try:
+            self._pages = Pages(device, plan.kv, n_pages)
+            self.states = {
+                name: device.allocate((n_slots, *shape), "f32", name)
+                for name, shape in plan.states.items()
+            }
+            self._inputs = Inputs(device, schedule.many_rows, n_lanes, n_pages)
+            self._scratch = {
+                name: self._new(buffer.dtype, (_rows_of(schedule, buffer), *buffer.columns), name,
+                                zeroed=buffer.zeroed)
+                for name, buffer in schedule.buffers.items()
+            }
+            self._fixed = {
+                **{
+                    name: self._new(dtype, shape, name, zeroed=True)
+                    for name, (dtype, shape) in schedule.fixed.items()
+                },
+                **{name: self._constant(name, v) for name, v in schedule.constants.items()},
+                **self.states,
+                **self._pages.named(),
+                **load_matrices(device, schedule.matrices, plan.weights, progress),
+            }
+        except PtxError as error:
+            raise RuntimeFailure(f"context: {error}") from None
+        self._graphs = Graphs(device)
+
+    def _new(
+        self, dtype: str, shape: tuple[int, ...], name: str, *, zeroed: bool = False
+    ) -> Buffer:
+        buffer = self._device.allocate(shape, dtype, name)
+        if zeroed:
+            self._device.upload(buffer, np.zeros(shape, DTYPES[dtype]))
+        return buffer
+
+    def _constant(self, name: str, value: Any) -> Buffer:
+        buffer = self._device.allocate(value.shape, "f64", name)
+        self._device.upload(buffer, value)
+        return buffer
+
+    @refuses
+    def run(self, chunk: Chunk) -> tuple[F32, F32 | None]:
+        """Logits [n_rows, V] of the rows that want them, and the hidden rows of a stage that gives
+        them; KV pages and recurrent state are written for all."""
+        n_rows, n_sequences = len(chunk.ids), len(chunk.state_in)
+        self._inputs.bring(chunk)
+        buffers = self._named(n_rows, n_sequences)
+        if chunk.hidden is not None:
+            self._device.upload(buffers["h"], chunk.hidden)
+        few = n_rows <= self._schedule.few_rows
+        layers = self._schedule.few if few else self._schedule.many
+        steps = [step for group in (self._schedule.embed, *layers) for step in group]
+        if few:
+            self._graphs.run((n_rows, n_sequences), lambda: self._launch(steps, buffers))
+        else:
+            self._launch(steps, buffers)
+        hidden = self._device.download(buffers["h"]) if self._gives_hidden else None
+        return self._head(chunk.rows, buffers), hidden
+
+    def _head(self, rows: npt.NDArray[np.intp], buffers: Mapping[str, Any]) -> F32:
+        most = self._schedule.few_rows
+        found = [np.zeros((0, self._n_vocab), np.float32)]
+        for start in range(0, len(rows), most):
+            wanted = rows[start : start + most]
+            named = {
+                **buffers, "rows": self._inputs.bring_rows(wanted),
+                "h_out": self._scratch["h_out"][: len(wanted)],
+                "logits": self._scratch["logits"][: len(wanted)],
+            }
+            self._launch(self._schedule.head, named)
+            found.append(self._device.download(named["logits"])[:, : self._n_vocab])
+        return np.concatenate(found) if len(found) > 1 else found[0]
+
+    def _named(self, n_rows: int, n_sequences: int) -> dict[str, Any]:
+        """Every buffer of a pass by name, as many rows of it as the pass has."""
+        scratch = {name: buffer[:n_rows] for name, buffer in self._scratch.items()}
+        return {**self._fixed, **scratch, **self._inputs.named(n_rows, n_sequences)}
+
+    def _launch(self, steps: Sequence[CompiledStep], buffers: Mapping[str, Any]) -> None:
+        for step in steps:
+            args = {name: _argument(value, buffers) for name, value in step.args.items()}
+            self._device.launch(step.op, **args)
+
+    # Recurrent state and cells that move
+
+    @refuses
+    def read_slot(self, slot: int) -> dict[str, F32]:
+        """A copy of one slot of every recurrent state array."""
+        return {name: self._device.download(state[slot]) for name, state in self.states.items()}
+
+    @refuses
+    def write_slot(self, slot: int, arrays: Mapping[str, F32]) -> None:
+        """Store one slot of every recurrent state array."""
+        for name, state in self.states.items():
+            self._device.upload(state[slot], arrays[name])
+
+    @refuses
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy one page's K and V rows in every layer."""
+        self._pages.copy(source, target)
+
+    @refuses
+    def read_rows(self, layer: int, which: int, cells: I32) -> F32:
+        """K (which 0) or V (which 1) rows of a layer: float32 [len(cells), G, E]."""
+        return self._pages.read(layer, which, cells)
+
+    @refuses
+    def write_rows(self, layer: int, which: int, cells: I32, rows: F32) -> None:
+        """Store K or V rows at the given cells, rounded to bf16."""
+        self._pages.write(layer, which, cells, rows)
+
+
+def _rows_of(schedule: CompiledSchedule, buffer: Scratch) -> int:
+    return schedule.few_rows if buffer.few else schedule.many_rows
+
+
+def _argument(value: Any, buffers: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return buffers[value]
+    if isinstance(value, Rows):
+        return buffers[value.name][value.start : value.stop]
+    return value
