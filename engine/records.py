@@ -71,10 +71,18 @@ class Stored(NamedTuple):
     scales: npt.NDArray | None = None  # type: ignore[type-arg]
 
 
+class Fill(NamedTuple):
+    """Numbers of a counter: cell i is what `fill_uniform` makes of the seed and i."""
+
+    seed: int
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Weight:
     """One named weight: its shape, how to read it as float32, and as it is stored in `dtype` (None:
-    what `load` gives).
+    what `load` gives). One with a `fill` can be made on the device instead, with the same bits.
 
     Not `is_present` when the model was opened from a stage's parts and none of them holds it.
     """
@@ -84,6 +92,7 @@ class Weight:
     is_present: bool = True
     dtype: StoredDtype = "f32"
     load_stored: Callable[[], Stored] | None = None
+    fill: Fill | None = None
 
     def stored(self) -> Stored:
         """The numbers in `dtype`."""

@@ -5,25 +5,29 @@ uploaded as they are stored and put in tile order by a kernel; numbers that are 
 form of their matrix are encoded on the way. It must not know files nor models.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from engine.artifacts.bf16 import round_to_bf16
 from engine.compiled.records import Form, Matrix
 from engine.errors import ModelError
-from engine.records import Stored, Weight
+from engine.records import Fill, Stored, Weight
 from ptx.device import Buffer, Device
+from ptx.encode_bf16.op import OP as ENCODE_BF16
 from ptx.encode_int4_group128.op import OP as ENCODE_INT4
 from ptx.encode_int8_group.op import OP as ENCODE_INT8
+from ptx.fill_uniform.op import OP as FILL_UNIFORM
 from ptx.op import Op
 from ptx.tile_int4_group128.op import OP as TILE_INT4
 from ptx.tile_int8_group.op import OP as TILE_INT8
 from ptx.weight_tiles import ROWS, TILE_BYTES
 
 GROUP = 128
+# Float32 of a weight that is encoded, at a time.
+PIECE_BYTES = 256 << 20
+WORD = 0xFFFF_FFFF
 # Of each tiled form: the name of its tiles, what its source is stored as, codes in a byte, their
 # dtype, and the ops that encode rows and that put codes in tile order.
 TILED: dict[Form, tuple[str, str, int, str, Op, Op]] = {
@@ -69,12 +73,13 @@ def _load(device: Device, name: str, matrix: Matrix, weights: Mapping[str, Weigh
     buffer = device.allocate(shape_of(matrix, weights)[1], matrix.form, name)
     for part, rows in _parts(matrix, weights, buffer):
         weight = weights[part]
-        if matrix.form == "bf16" and weight.dtype == "bf16":
-            device.upload(rows, weight.stored().cells)
-        elif matrix.form == "bf16":
-            device.upload(rows, round_to_bf16(weight.load()))
-        else:
+        if matrix.form == "f32":
             device.upload(rows, weight.load())
+        elif weight.dtype == "bf16":
+            device.upload(rows, weight.stored().cells)
+        else:
+            for start, stop, piece in _float32(device, part, weight):
+                device.launch(ENCODE_BF16, x=piece, y=rows[start:stop])
     return buffer
 
 
@@ -113,15 +118,42 @@ def _scales(part: str, stored: Stored) -> Any:
 def _encode(
     device: Device, part: str, weight: Weight, form: Form, codes: Any, scales: Any
 ) -> None:
-    rows = device.allocate(weight.shape, "f32", f"float32 of {part}")
-    bad = device.allocate((weight.shape[0],), "i32", f"rows of {part} without a scale")
-    device.upload(rows, weight.load())
-    device.launch(TILED[form][4], w=rows, codes=codes, scales=scales, bad=bad)
-    found = np.flatnonzero(device.download(bad) >= 0)
-    if len(found):
-        row = int(found[0])
-        group = int(device.download(bad)[row])
-        raise ModelError(f"weight {part}: row {row}, group {group} cannot be encoded as {form}")
+    for start, stop, piece in _float32(device, part, weight):
+        bad = device.allocate((stop - start,), "i32", f"rows of {part} without a scale")
+        encode = TILED[form][4]
+        device.launch(
+            encode, w=piece, codes=codes[start:stop], scales=scales[start:stop], bad=bad
+        )
+        groups = device.download(bad)
+        if (groups >= 0).any():
+            row = int(np.argmax(groups >= 0))
+            raise ModelError(
+                f"weight {part}: row {start + row}, group {groups[row]} cannot be encoded as {form}"
+            )
+
+
+def _float32(device: Device, part: str, weight: Weight) -> Iterator[tuple[int, int, Any]]:
+    """A weight's rows as float32 on the device, piece by piece: first row, one past the last."""
+    n_rows, width = weight.shape[0], prod(weight.shape[1:])
+    step = max(1, min(n_rows, PIECE_BYTES // (4 * width)))
+    room = device.allocate((step, *weight.shape[1:]), "f32", f"float32 of {part}")
+    cells = None if weight.fill else weight.load()
+    for start in range(0, n_rows, step):
+        stop = min(start + step, n_rows)
+        piece = room[: stop - start]
+        if cells is None:
+            _fill(device, piece, weight.fill, start * width)
+        else:
+            device.upload(piece, cells[start:stop])
+        yield start, stop, piece
+
+
+def _fill(device: Device, cells: Any, fill: Fill | None, start: int) -> None:
+    assert fill is not None
+    device.launch(
+        FILL_UNIFORM, y=cells, seed_lo=fill.seed & WORD, seed_hi=fill.seed >> 32,
+        start_lo=start & WORD, start_hi=start >> 32, low=fill.low, high=fill.high,
+    )
 
 
 def _parts(matrix: Matrix, weights: Mapping[str, Weight], buffer: Any) -> list[tuple[str, Any]]:

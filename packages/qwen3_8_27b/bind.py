@@ -130,7 +130,10 @@ def plan_of(
     )
 
 
-def recipe_form(dims: HybridDims, recipe: Recipe, name: str) -> Form:
-    """The form that a recipe would store a tensor in."""
-    expected = inventory(dims)[name]
-    return FORMS[STORED[recipe.format_of(expected.role, expected.shape).dtype]]
+def recipe_forms(dims: HybridDims, recipe: Recipe) -> Callable[[str], Form]:
+    """The form that a recipe would store each tensor in."""
+    forms = {
+        name: FORMS[STORED[recipe.format_of(expected.role, expected.shape).dtype]]
+        for name, expected in inventory(dims).items()
+    }
+    return forms.__getitem__

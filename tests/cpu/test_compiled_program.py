@@ -12,11 +12,12 @@ import pytest
 
 from engine import prefixes, rollback, transfer
 from engine.arena import MemoryPlan
-from engine.compiled import program
+from engine.compiled import program, weights
 from engine.errors import ModelError, RuntimeFailure
 from engine.evaluate import Work, evaluate
 from engine.records import Stage, Stored
 from packages.qwen3_8_27b.compiled import compiled
+from packages.synthetic import synthetic_plan
 from tests import compiled_hybrid as mini
 from tests.compiled_hybrid import error, rows
 
@@ -178,3 +179,20 @@ def test_forms_without_ops_have_no_compiled_schedule():
     mixed = {"model.layers.0.mlp.up_proj.weight": "int4_tiles"}
     assert compiled(mini.DIMS, lambda name: mixed.get(name, "bf16")) is None
     assert compiled(mini.DIMS, lambda name: "bf16") is not None
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_weights_of_a_counter_are_made_on_the_device(monkeypatch, recipe):
+    """In pieces, with the bits that the processor makes."""
+    plan = synthetic_plan("qwen3_8_27b:mini", recipe=recipe)
+    monkeypatch.setattr(weights, "PIECE_BYTES", 4 * 256 * 24)
+    made = weights.load_matrices(
+        mini.KernelHost(), plan.compiled.matrices, plan.weights, lambda done: None
+    )
+    uploaded = {name: replace(weight, fill=None) for name, weight in plan.weights.items()}
+    want = weights.load_matrices(
+        mini.KernelHost(), plan.compiled.matrices, uploaded, lambda done: None
+    )
+    assert made.keys() == want.keys()
+    for name in want:
+        assert made[name].tobytes() == want[name].tobytes(), name
