@@ -2,6 +2,7 @@
 
     python -m engine.bench decode --package smollm2_135m --device host [--model FILE]
     python -m engine.bench decode --package qwen3_8_27b:tiny --device host
+    python -m engine.bench model                     # whole models: engine/bench_model.py
     python -m engine.bench ops                       # tuned kernels: engine/bench_ops/command.py
 
 A twin has no artifact of its own: it runs on random weights of its shapes.
@@ -19,13 +20,13 @@ import sys
 import time
 from pathlib import Path
 
+from engine.bench_model import DEVICE_NAMES
+from engine.bench_model import main as bench_model
 from engine.bench_ops.command import main as bench_ops
 from engine.devices import find
 from engine.model import Model
 from engine.options import RuntimeOptions
 from engine.records import ModelPlan
-
-DEVICE_NAMES = {"host": "CPU", "cuda": "CUDA0", "emulator": "EMULATOR"}
 
 
 def decode(model: Model, n_prompt_tokens: int, n_decode_tokens: int) -> dict[str, float]:
@@ -61,20 +62,22 @@ def _plan(package: str, path: Path | None) -> ModelPlan:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one benchmark and print its figures as JSON; `ops` has options of its own."""
+    """Run one benchmark and print its figures as JSON; `model` and `ops` have their own options."""
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["ops"]:
         return bench_ops(given[1:])
+    if given[:1] == ["model"]:
+        return bench_model(given[1:])
     parser = argparse.ArgumentParser(prog="engine.bench", description="Measure a package.")
-    parser.add_argument("what", choices=["decode", "ops"])
+    parser.add_argument("what", choices=["decode", "model", "ops"])
     parser.add_argument("--package", default="smollm2_135m")
     parser.add_argument("--device", choices=sorted(DEVICE_NAMES), default="host")
     parser.add_argument("--model", type=Path, help="artifact (default: the package's own fetch)")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--decode-tokens", type=int, default=64)
     options = parser.parse_args(given)
-    if options.what == "ops":
-        parser.error("ops comes first, before its own options")
+    if options.what != "decode":
+        parser.error(f"{options.what} comes first, before its own options")
     started = time.perf_counter()
     plan = _plan(options.package, options.model)
     entry = find(DEVICE_NAMES[options.device])

@@ -130,6 +130,11 @@ class CompiledProgram:
         hidden = self._device.download(buffers["h"]) if self._gives_hidden else None
         return self._head(chunk.rows, buffers), hidden
 
+    def time_pass(self, n_rows: int, n_sequences: int, n_replays: int = 20) -> float | None:
+        """Milliseconds on the device of the last captured pass of that shape, without its head;
+        None where there is none."""
+        return self._graphs.time((n_rows, n_sequences), n_replays)
+
     def _head(self, rows: npt.NDArray[np.intp], buffers: Mapping[str, Any]) -> F32:
         most = self._schedule.few_rows
         found = [np.zeros((0, self._n_vocab), np.float32)]
