@@ -77,11 +77,12 @@ class MspecTensor:
         except ModelError as e:
             raise self._bad(e) from e
 
-    def codes_and_scales(self) -> tuple[Codes, Bits]:
-        """Checked views of an integer weight [N, K]: codes and BF16 scales uint16 [N, K / 128].
+    def codes_and_scales(self, *, check: bool = True) -> tuple[Codes, Bits]:
+        """Views of an integer weight [N, K]: codes and BF16 scales uint16 [N, K / 128].
 
         Codes are uint8 [N, K / 2] for int4, int8 [N, K] for int8. ModelError for an invalid code or
-        scale, InvalidArgument for another dtype.
+        scale where they are checked, InvalidArgument for another dtype. Unchecked ones, which cost
+        no look at the data, are for readers that any code suits.
         """
         form = GROUP_FORMATS.get(self.dtype)
         if form is None:
@@ -89,6 +90,8 @@ class MspecTensor:
                 f"tensor {printable(self.name, 80)} is {self.dtype}: no codes and scales"
             )
         codes, scales = form.planes(self.raw(), self.shape)
+        if not check:
+            return codes, scales
         try:
             form.check(codes, scales)
         except ModelError as e:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.compiled.ahead import Ahead
 from engine.compiled.records import Form, Matrix
 from engine.errors import ModelError
 from engine.records import Fill, Stored, Weight
@@ -56,14 +57,19 @@ def load_matrices(
     device: Device, matrices: Mapping[str, Matrix], weights: Mapping[str, Weight],
     progress: Callable[[float], None],
 ) -> dict[str, Buffer]:
-    """Every matrix in a buffer of its own; ModelError names a weight that its form cannot hold."""
+    """Every matrix in a buffer of its own; ModelError names a weight that its form cannot hold.
+
+    Digests of the next weights are compared by other threads while one is copied.
+    """
     made: dict[str, Buffer] = {}
     total = sum(matrix_bytes(matrix, weights) for matrix in matrices.values())
     done = 0
-    for name, matrix in matrices.items():
-        progress(done / total)
-        made[name] = _load(device, name, matrix, weights)
-        done += matrix_bytes(matrix, weights)
+    order = [part for matrix in matrices.values() for part in matrix.parts]
+    with Ahead({part: weights[part] for part in order}) as ahead:
+        for name, matrix in matrices.items():
+            progress(done / total)
+            made[name] = _load(device, name, matrix, ahead)
+            done += matrix_bytes(matrix, weights)
     return made
 
 
