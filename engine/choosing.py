@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engine.evaluate import Evaluation
-from engine.sampling import SamplingConfig, token_signal
+from engine.sampling import SamplingConfig
 
 if TYPE_CHECKING:
     from engine.session import Session
@@ -44,14 +44,14 @@ def finish_step(
     chosen = []
     with evaluation.guarded():
         for session, work, rows, config in zip(
-            sessions, evaluation.works, evaluation.rows, configs, strict=True
+            sessions, evaluation.works, evaluation.logits, configs, strict=True
         ):
             history = [*session.history, *work.tokens]
             chosen.append(session.choose(rows[-1], config, history))
     evaluation.commit()
     if record:
         for session in sessions:
-            signal = token_signal(session.last_row) if session.last_row is not None else None
+            signal = session.last_row.signal() if session.last_row is not None else None
             if signal is not None:
                 session.signals.append(signal)
     return chosen

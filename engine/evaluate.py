@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
+from engine.logits import LogitsRow
 from engine.program import Chunk
 from engine.trail import marks_after
 
@@ -40,24 +41,34 @@ class Work:
 class Evaluation:
     """The outcome of a pass, not yet committed.
 
-    For work i `rows[i]` are logits float32 [n_rows, V], and `hidden[i]` float32 [n_tokens, D] on a
+    For work i `logits[i]` are the rows that wanted them, and `hidden[i]` float32 [n_tokens, D] on a
     stage that gives hidden rows, else None.
     """
 
     def __init__(self, works: Sequence[Work]) -> None:
         self.works = works
-        self.rows: list[npt.NDArray[np.float32]] = []
+        self.logits: list[list[LogitsRow]] = []
         self.hidden: list[npt.NDArray[np.float32] | None] = []
+
+    @property
+    def rows(self) -> list[npt.NDArray[np.float32]]:
+        """Each work's logits in main memory, float32 [n_rows, V]."""
+        n_vocab = self.works[0].session.model.plan.n_vocab
+        return [
+            np.stack([row.array() for row in rows]) if rows
+            else np.zeros((0, n_vocab), np.float32)
+            for rows in self.logits
+        ]
 
     def commit(self, n_seen: int | None = None) -> None:
         """Advance every session by its tokens; `n_seen` caps what enters the history."""
-        for work, rows in zip(self.works, self.rows, strict=True):
+        for work, rows in zip(self.works, self.logits, strict=True):
             session, cells = work.session, work.session.cells
             cells.marks += marks_after(cells.mark(session.position), work.tokens)
             cells.length = session.position = session.position + len(work.tokens)
             session.state.advance(session.position, cells.mark(session.position))
             session.history.extend(work.tokens[:n_seen])
-            session.last_row = rows[-1].copy() if len(rows) else None
+            session.last_row = rows[-1].kept() if rows else None
 
     def roll_back(self) -> None:
         """Give back the cells that this pass took; positions were never touched."""
@@ -91,7 +102,7 @@ def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
     model.pool.reserve([(w.session.cells, w.session.position, len(w.tokens)) for w in works])
     evaluation = Evaluation(works)
     with evaluation.guarded():
-        evaluation.rows, evaluation.hidden = _run(model, works)
+        evaluation.logits, evaluation.hidden = _run(model, works)
         _check_finite(evaluation)
     return evaluation
 
@@ -101,9 +112,11 @@ def _check_finite(evaluation: Evaluation) -> None:
     broken = [
         work.session
         for work, rows, hidden in zip(
-            evaluation.works, evaluation.rows, evaluation.hidden, strict=True
+            evaluation.works, evaluation.logits, evaluation.hidden, strict=True
         )
-        if not np.isfinite(rows if hidden is None else hidden).all()
+        if not (
+            all(row.is_finite() for row in rows) if hidden is None else np.isfinite(hidden).all()
+        )
     ]
     for session in broken:
         session.needs_reset = True
@@ -146,7 +159,7 @@ def _check_cells(session: Session) -> None:
 
 def _run(
     model: Model, works: Sequence[Work]
-) -> tuple[list[npt.NDArray[np.float32]], list[npt.NDArray[np.float32] | None]]:
+) -> tuple[list[list[LogitsRow]], list[npt.NDArray[np.float32] | None]]:
     """Flatten the works into rows, run them in chunks, hand each work its logits and rows."""
     ids = np.concatenate([np.asarray(work.tokens, np.int32) for work in works])
     owner = np.repeat(np.arange(len(works), dtype=np.int32), [len(w.tokens) for w in works])
@@ -160,7 +173,7 @@ def _run(
         table[w.session.position : w.session.position + len(w.tokens)]
         for w, table in zip(works, tables, strict=True)
     ])
-    logits: list[list[npt.NDArray[np.float32]]] = [[] for _ in works]
+    logits: list[list[LogitsRow]] = [[] for _ in works]
     given = [work.hidden for work in works if work.hidden is not None]
     hidden_in = np.concatenate(given) if given else None
     hidden_out: list[npt.NDArray[np.float32]] = []
@@ -177,12 +190,10 @@ def _run(
             logits[owner[part][index]].append(row)
         if hidden is not None:
             hidden_out.append(hidden)
-    empty = np.zeros((0, model.plan.n_vocab), np.float32)
-    rows = [np.stack(found) if found else empty for found in logits]
     if not hidden_out:
-        return rows, [None for _ in works]
+        return logits, [None for _ in works]
     ends = np.cumsum([len(work.tokens) for work in works])[:-1]
-    return rows, list(np.split(np.concatenate(hidden_out), ends))
+    return logits, list(np.split(np.concatenate(hidden_out), ends))
 
 
 def _sequences(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from engine.artifacts.bf16 import round_to_bf16, widen_bf16
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
+from engine.logits import HostRow, LogitsRow
 from engine.records import ModelPlan, Step
 from ptx.device import Buffer, Device
 from ptx.op import PtxError
@@ -126,8 +127,8 @@ class Program:
         return fixed
 
     @refuses
-    def run(self, chunk: Chunk) -> tuple[F32, F32 | None]:
-        """Logits [n_rows, V] of the rows that want them, and the hidden rows of a stage that gives
+    def run(self, chunk: Chunk) -> tuple[Sequence[LogitsRow], F32 | None]:
+        """Logits of the rows that want them, and the hidden rows of a stage that gives
         them; KV rows and recurrent state are written for all."""
         n_rows = len(chunk.ids)
         inputs = {"ids": chunk.ids, "positions": chunk.positions, "slots": chunk.slots,
@@ -147,7 +148,7 @@ class Program:
         for steps in (self._schedule.embed, *self._schedule.layers):
             self._launch(steps, buffers, chunk.slots)
         hidden = self._device.download(buffers["h"]) if self._gives_hidden else None
-        return self._head(chunk, buffers), hidden
+        return [HostRow(row) for row in self._head(chunk, buffers)], hidden
 
     def _head(self, chunk: Chunk, buffers: dict[str, Any]) -> F32:
         n_wanted = len(chunk.rows)

@@ -19,6 +19,7 @@ from engine.choosing import finish_step, sampling_kept
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Evaluation, Work, evaluate
 from engine.grammar import GrammarText
+from engine.logits import LogitsRow
 from engine.recurrent import RecurrentState
 from engine.rollback import Checkpoints
 from engine.sampling import (
@@ -27,9 +28,7 @@ from engine.sampling import (
     SessionSampling,
     SignalWindow,
     TokenSignal,
-    greedy_tokens,
     signal_window,
-    token_signal,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Session:
         self.sampling = SessionSampling(self.model.plan.n_vocab)
         self.chat: ChatSampling | None = None
         self.needs_reset = False
-        self.last_row: Row | None = None
+        self.last_row: LogitsRow | None = None
 
     # Running tokens
 
@@ -90,7 +89,7 @@ class Session:
         with self.model.running(self):
             evaluation = self._evaluate_window(tokens, "all", None)
             with evaluation.guarded():
-                chosen = [int(token) for token in greedy_tokens(evaluation.rows[0])]
+                chosen = [row.greedy() for row in evaluation.logits[0]]
             self._commit_window(evaluation, len(tokens))
             return chosen
 
@@ -116,7 +115,7 @@ class Session:
             evaluation = self._evaluate_window(tokens, "all", hidden)
             chosen: list[int] = []
             with evaluation.guarded():
-                for index, row in enumerate(evaluation.rows[0]):
+                for index, row in enumerate(evaluation.logits[0]):
                     seen = [*self.history, *tokens[: index + 1]]
                     chosen.append(self.choose(row, config, seen))
                     following = tokens[index + 1 : index + 2]
@@ -149,11 +148,16 @@ class Session:
         """The sampler that serves a call with this config; InvalidArgument for a bad config."""
         return self.chat.sampler if self.chat else self.sampling.sampler_for(config)
 
-    def choose(self, row: Row, config: SamplingConfig | None, history: Sequence[int]) -> int:
+    def choose(
+        self, row: LogitsRow, config: SamplingConfig | None, history: Sequence[int]
+    ) -> int:
         """The next token for one row of logits, with `history` fed so far."""
         if self.chat is not None:
-            return self.chat.choose(row, history)
-        return self.sampling.sampler_for(config).choose(row, history).token
+            return self.chat.choose(row.array(), history)
+        sampler = self.sampling.sampler_for(config)
+        if sampler.is_greedy:
+            return row.greedy()
+        return sampler.choose(row.array(), history).token
 
     def configure_chat(
         self,
@@ -228,7 +232,7 @@ class Session:
         """Signal of the newest row; raises InvalidArgument when there is none."""
         with self.model.locked(self):
             if len(self.signals) < self.position and self.last_row is not None:
-                signal = token_signal(self.last_row)
+                signal = self.last_row.signal()
                 if signal is not None:
                     self.signals.append(signal)
             if not self.signals:

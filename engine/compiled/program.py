@@ -16,12 +16,14 @@ import numpy.typing as npt
 
 from engine.arena import MemoryPlan
 from engine.compiled.graphs import Graphs
+from engine.compiled.head import Batch, DeviceRow, Turns
 from engine.compiled.inputs import Inputs
 from engine.compiled.pages import BYTES_OF_CELL, Pages
 from engine.compiled.records import CompiledSchedule, CompiledStep, Rows, Scratch
 from engine.compiled.weights import load_matrices, matrix_bytes
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
+from engine.logits import LogitsRow
 from engine.program import Chunk, refuses
 from engine.records import ModelPlan
 from ptx.device import Buffer, Device
@@ -97,6 +99,7 @@ class CompiledProgram:
         except PtxError as error:
             raise RuntimeFailure(f"context: {error}") from None
         self._graphs = Graphs(device)
+        self._turns = Turns()
 
     def _new(
         self, dtype: str, shape: tuple[int, ...], name: str, *, zeroed: bool = False
@@ -112,8 +115,8 @@ class CompiledProgram:
         return buffer
 
     @refuses
-    def run(self, chunk: Chunk) -> tuple[F32, F32 | None]:
-        """Logits [n_rows, V] of the rows that want them, and the hidden rows of a stage that gives
+    def run(self, chunk: Chunk) -> tuple[Sequence[LogitsRow], F32 | None]:
+        """Logits of the rows that want them, and the hidden rows of a stage that gives
         them; KV pages and recurrent state are written for all."""
         n_rows, n_sequences = len(chunk.ids), len(chunk.state_in)
         self._inputs.bring(chunk)
@@ -135,19 +138,28 @@ class CompiledProgram:
         None where there is none."""
         return self._graphs.time((n_rows, n_sequences), n_replays)
 
-    def _head(self, rows: npt.NDArray[np.intp], buffers: Mapping[str, Any]) -> F32:
-        most = self._schedule.few_rows
-        found = [np.zeros((0, self._n_vocab), np.float32)]
+    def _head(
+        self, rows: npt.NDArray[np.intp], buffers: Mapping[str, Any]
+    ) -> Sequence[LogitsRow]:
+        """Logits of these rows of "h", as many at once as small passes have."""
+        most, found = self._schedule.few_rows, []
         for start in range(0, len(rows), most):
-            wanted = rows[start : start + most]
-            named = {
-                **buffers, "rows": self._inputs.bring_rows(wanted),
-                "h_out": self._scratch["h_out"][: len(wanted)],
-                "logits": self._scratch["logits"][: len(wanted)],
-            }
-            self._launch(self._schedule.head, named)
-            found.append(self._device.download(named["logits"])[:, : self._n_vocab])
-        return np.concatenate(found) if len(found) > 1 else found[0]
+            batch = self._head_of(rows[start : start + most], buffers)
+            found += [DeviceRow(batch, index) for index in range(len(batch.ids))]
+        return found
+
+    def _head_of(self, rows: npt.NDArray[np.intp], buffers: Mapping[str, Any]) -> Batch:
+        which, n = self._turns.take(), len(rows)
+        named = {
+            **buffers, "rows": self._inputs.bring_rows(rows),
+            **{name: self._scratch[name][:n] for name in ("h_out", "best", "signal", "best_work")},
+            "logits": self._scratch[f"logits.{which}"][:n],
+        }
+        self._graphs.run((-1 - which, n), lambda: self._launch(self._schedule.head, named))
+        ids, values = (self._device.download(named[name]) for name in ("best", "signal"))
+        batch = Batch(self._device, named["logits"], ids, values, self._n_vocab)
+        self._turns.hold(which, batch)
+        return batch
 
     def _named(self, n_rows: int, n_sequences: int) -> dict[str, Any]:
         """Every buffer of a pass by name, as many rows of it as the pass has."""

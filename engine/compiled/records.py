@@ -58,7 +58,9 @@ class CompiledSchedule:
     """A package's op calls on a device with kernels.
 
     A pass of up to `few_rows` rows runs `few`, any other `many`, both from "h" to "h"; `head` runs
-    over up to `few_rows` rows that want logits, which `rows` picks from "h", into "logits". Beside
+    over up to `few_rows` rows that want logits, which `rows` picks from "h", into "logits" (which
+    stands for "logits.0" and "logits.1" by turns), with the best ids and the signal of each in
+    "best" and "signal", as `token_signal_wide` has them. Beside
     `buffers` and `matrices` steps may name `fixed` ones (dtype, shape; zero at first), the layers'
     "k_pages.<layer>" and "v_pages.<layer>", the plan's states, constants, and what a pass brings:
     ids, positions, slots, seq_of_token, rows, pages, starts, first, state_in, state_out.

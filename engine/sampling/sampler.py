@@ -67,6 +67,11 @@ class Sampler:
         self._fed_at_draw: list[int] = []
 
     @property
+    def is_greedy(self) -> bool:
+        """Whether it takes the best token of a row, whatever was fed before."""
+        return self._active is None
+
+    @property
     def n_drawn(self) -> int:
         """How many random words have been drawn: one for each token chosen at T > 0."""
         return self._n_before + len(self._fed_at_draw)

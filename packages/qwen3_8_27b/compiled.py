@@ -16,6 +16,8 @@ from packages.qwen3_8_27b.dims import HybridDims
 from packages.qwen3_8_27b.linears import NORMED
 from ptx.embedding.op import OP as EMBEDDING
 from ptx.embedding_bf16.op import OP as EMBEDDING_BF16
+from ptx.mask_logits.op import OP as MASK_LOGITS
+from ptx.token_signal_wide.op import OP as TOKEN_SIGNAL_WIDE
 
 
 def compiled(dims: HybridDims, form_of: Callable[[str], Form]) -> CompiledSchedule | None:
@@ -38,6 +40,10 @@ def compiled(dims: HybridDims, form_of: Callable[[str], Form]) -> CompiledSchedu
                 "x": "h_out", "gain": "model.norm.weight", "w": "head", "y": "logits",
                 **layout.norm(),
             }),
+            *_masked(dims),
+            CompiledStep(TOKEN_SIGNAL_WIDE, {
+                "logits": "logits", "ids": "best", "values": "signal", "work": "best_work",
+            }),
         ),
         buffers=layout.buffers(),
         fixed=layout.fixed(),
@@ -45,3 +51,10 @@ def compiled(dims: HybridDims, form_of: Callable[[str], Form]) -> CompiledSchedu
         few_rows=FEW_ROWS,
         many_rows=MANY_ROWS,
     )
+
+
+def _masked(dims: HybridDims) -> tuple[CompiledStep, ...]:
+    """Rows of the head that stand for no token win nothing."""
+    if dims.n_vocab_real == dims.n_vocab:
+        return ()
+    return (CompiledStep(MASK_LOGITS, {"logits": "logits", "n": dims.n_vocab_real}),)

@@ -6,9 +6,11 @@ It must not know the order of steps.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from engine.compiled.head import N_BUFFERS
 from engine.compiled.records import Form, Matrix, Scratch
 from packages.qwen3_8_27b.dims import HybridDims
 from packages.qwen3_8_27b.linears import NORMED
+from ptx.token_signal_wide.op import work_words
 
 FEW_ROWS, MANY_ROWS = 16, 2048
 # Blocks of a decode launch of attention: one on each multiprocessor of an H200.
@@ -80,7 +82,9 @@ class Layout:
             "g": Scratch("f32", gates), "beta": Scratch("f32", gates),
             "gate": Scratch("bf16", (dims.d_ff,)),
             "h_out": Scratch("f32", (dims.d_model,), few=True),
-            "logits": Scratch("f32", (dims.n_vocab,), few=True),
+            **{f"logits.{i}": Scratch("f32", (dims.n_vocab,), few=True) for i in range(N_BUFFERS)},
+            "best": Scratch("i32", (2,), few=True), "signal": Scratch("f32", (4,), few=True),
+            "best_work": Scratch("i64", (work_words(dims.n_vocab),), few=True, zeroed=True),
             "parts": Scratch("f32", (dims.n_heads, splits, dims.d_head), few=True),
             "peaks": Scratch("f32", (dims.n_heads, splits, 2), few=True),
             "arrived": Scratch("i32", (dims.n_kv_heads,), few=True, zeroed=True),

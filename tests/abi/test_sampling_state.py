@@ -185,7 +185,7 @@ def logits_of(session: OpenSession) -> np.ndarray:
 
     number = int(session.host.ffi.cast("uintptr_t", session.handle))
     inner = handles.take(ffi.cast("struct skippy_session *", number), Session, "session")
-    return np.asarray(inner.last_row, np.float64)
+    return np.asarray(inner.last_row.array(), np.float64)
 
 
 def expected_signal(row: np.ndarray) -> dict[str, float]:

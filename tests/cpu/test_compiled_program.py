@@ -16,6 +16,7 @@ from engine.compiled import program, weights
 from engine.errors import ModelError, RuntimeFailure
 from engine.evaluate import Work, evaluate
 from engine.records import Stage, Stored
+from engine.sampling import token_signal
 from packages.qwen3_8_27b.compiled import compiled
 from packages.synthetic import synthetic_plan
 from tests import compiled_hybrid as mini
@@ -196,3 +197,59 @@ def test_weights_of_a_counter_are_made_on_the_device(monkeypatch, recipe):
     assert made.keys() == want.keys()
     for name in want:
         assert made[name].tobytes() == want[name].tobytes(), name
+
+
+# Rows that lie on the device
+
+
+def test_greedy_and_signal_come_without_the_row(model, session, monkeypatch):
+    evaluation = evaluate(model, [Work(session, IDS[:20], "all")])
+    evaluation.commit()
+    greedy = [row.greedy() for row in evaluation.logits[0]]
+    signals = [row.signal() for row in evaluation.logits[0]]
+    for row, token, signal in zip(evaluation.rows[0], greedy, signals, strict=True):
+        want = token_signal(row)
+        assert (token, signal.top_token, signal.second_token) == (
+            int(row.argmax()), want.top_token, want.second_token
+        )
+        assert signal.entropy == pytest.approx(want.entropy, abs=1e-4)
+        assert signal.margin == pytest.approx(want.margin, abs=1e-5)
+    assert token < mini.DIMS.n_vocab_real
+
+
+def test_a_row_outlives_the_passes_behind_it(model, session):
+    rows_of = []
+    for at in range(5):
+        evaluation = evaluate(model, [Work(session, [IDS[at]], "last")])
+        evaluation.commit()
+        rows_of.append((evaluation.logits[0][0], None if at % 2 else evaluation.rows[0].copy()))
+    session.reset()
+    for at, (row, copied) in enumerate(rows_of):
+        want = rows(model, session, [IDS[at]])[0]
+        assert row.array().tobytes() == want.tobytes()
+        assert copied is None or copied.tobytes() == want.tobytes()
+
+
+def test_rows_that_are_no_tokens_win_nothing(files):
+    plan = mini.plan_of(files["bf16"])
+    name = "lm_head.weight"
+    head = plan.weights[name].load()
+    # Whatever the last rows of the table hold, and however large.
+    head[mini.DIMS.n_vocab_real :] = 50.0 * np.sign(head[0])
+    loud = replace(plan.weights[name], load=lambda: head, dtype="f32", load_stored=None)
+    model = mini.model_of(replace(plan, weights={**plan.weights, name: loud}))
+    evaluation = evaluate(model, [Work(model.create_session(), IDS[:20], "all")])
+    assert all(row.greedy() < mini.DIMS.n_vocab_real for row in evaluation.logits[0])
+
+
+def test_a_corrupt_row_is_refused_and_the_session_needs_a_reset(files):
+    plan = mini.plan_of(files["bf16"])
+    name = "model.norm.weight"
+    gain = plan.weights[name].load()
+    gain[3] = np.nan
+    bad = replace(plan.weights[name], load=lambda: gain)
+    model = mini.model_of(replace(plan, weights={**plan.weights, name: bad}))
+    session = model.create_session()
+    with pytest.raises(RuntimeFailure, match="not finite for the session on lane 0 at position 0"):
+        session.decode(IDS[0], None)
+    assert session.needs_reset

@@ -17,7 +17,7 @@ def run(session: Session, pieces: list[list[int]]) -> tuple[bytes, bytes | None,
     for piece in pieces[:-1]:
         session.prefill(piece)
     session.prefill_sampled(pieces[-1], None)
-    row = None if session.last_row is None else session.last_row.tobytes()
+    row = None if session.last_row is None else session.last_row.array().tobytes()
     return export(session), row, greedy(session, 9, 3), export(session)
 
 

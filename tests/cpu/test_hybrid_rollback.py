@@ -8,6 +8,7 @@ import pytest
 
 from engine import rollback
 from engine.errors import EngineError, RuntimeFailure, Unsupported
+from engine.logits import HostRow
 from engine.records import ModelPlan
 from engine.session import Session
 from ptx.device import DeviceError
@@ -27,7 +28,8 @@ def breaks(error: BaseException) -> Callable[..., Any]:
 
 def infinite(chunk: Any) -> Any:
     """A pass whose logits are not finite."""
-    return np.full((len(chunk.rows), N_VOCAB), np.inf, np.float32), None
+    rows = np.full((len(chunk.rows), N_VOCAB), np.inf, np.float32)
+    return [HostRow(row) for row in rows], None
 
 
 @pytest.fixture

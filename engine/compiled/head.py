@@ -1,0 +1,103 @@
+"""Owns the rows of logits that lie on a device, and what is asked of them without moving them.
+
+Greedy tokens and signals come with a pass, a few bytes a row. The logits themselves come when
+somebody asks: a sampler that looks at all of them, a grammar. They lie in one of two buffers by
+turns, so that the rows of one pass outlive the next; who holds rows longer gets them moved to main
+memory before their buffer is used again. It must not know schedules.
+"""
+
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import RuntimeFailure
+from engine.sampling import TokenSignal
+from ptx.device import Device
+from ptx.op import PtxError
+
+N_BUFFERS = 2
+F32 = npt.NDArray[np.float32]
+
+
+class Batch:
+    """Rows of one head: best ids and signals in main memory, logits in a device buffer."""
+
+    def __init__(
+        self, device: Device, logits: Any, ids: npt.NDArray[np.int32], values: F32, n_vocab: int
+    ) -> None:
+        """Of the buffer's rows, ids [T, 2] and values [T, 4] of `token_signal_wide`."""
+        self._device = device
+        self._logits = logits
+        self._moved: F32 | None = None
+        self.ids, self.values, self.n_vocab = ids, values, n_vocab
+
+    def move(self) -> F32:
+        """The logits in main memory, float32 [T, n_vocab]; RuntimeFailure of a lost device."""
+        if self._moved is None:
+            try:
+                rows = self._device.download(self._logits)
+            except PtxError as error:
+                raise RuntimeFailure(f"device: {error}") from None
+            self._moved = np.asarray(rows[:, : self.n_vocab], np.float32)
+            self._logits = None
+        return self._moved
+
+
+class DeviceRow:
+    """One row of a batch."""
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        """Row `index`."""
+        self._batch = batch
+        self._index = index
+
+    def array(self) -> F32:
+        """The logits, float32 [V]; the first call for a batch moves all its rows."""
+        return self._batch.move()[self._index]
+
+    def greedy(self) -> int:
+        """The best token; RuntimeFailure for a row with a NaN, or without a finite best."""
+        if not self.is_finite():
+            raise RuntimeFailure(
+                f"logits: the largest of {self._batch.n_vocab} is not finite, or one is NaN"
+            )
+        return int(self._batch.ids[self._index, 0])
+
+    def signal(self) -> TokenSignal | None:
+        """In float32 arithmetic: within 1e-5 of the host's."""
+        if not self.is_finite():
+            return None
+        entropy, top, second, margin = map(float, self._batch.values[self._index])
+        best, other = map(int, self._batch.ids[self._index])
+        return TokenSignal(entropy, top, second, margin, best, other)
+
+    def is_finite(self) -> bool:
+        """Whether the row has no NaN and a finite best."""
+        return bool(self._batch.ids[self._index, 0] >= 0)
+
+    def kept(self) -> "DeviceRow":
+        """Itself: its buffer is not used again before the logits were moved."""
+        return self
+
+
+class Turns:
+    """Which buffer comes next, and whose rows lie in it."""
+
+    def __init__(self) -> None:
+        """Begin with the first."""
+        self._next = 0
+        self._held: list[weakref.WeakSet[Batch]] = [weakref.WeakSet() for _ in range(N_BUFFERS)]
+
+    def take(self) -> int:
+        """The buffer to write; rows of it that somebody still holds are in main memory then."""
+        which, self._next = self._next, (self._next + 1) % N_BUFFERS
+        for batch in list(self._held[which]):
+            batch.move()
+        self._held[which].clear()
+        return which
+
+    def hold(self, which: int, batch: Batch) -> None:
+        """Say that a batch lies in a buffer."""
+        self._held[which].add(batch)
