@@ -35,14 +35,15 @@ class Batch:
 
     def move(self) -> F32:
         """The logits in main memory, float32 [T, n_vocab]; RuntimeFailure of a lost device."""
-        if self._moved is None:
-            try:
-                rows = self._device.download(self._logits)
-            except PtxError as error:
-                raise RuntimeFailure(f"device: {error}") from None
-            self._moved = np.asarray(rows[:, : self.n_vocab], np.float32)
-            self._logits = None
-        return self._moved
+        if self._moved is not None:
+            return self._moved
+        try:
+            rows = self._device.download(self._logits)
+        except PtxError as error:
+            raise RuntimeFailure(f"device: {error}") from None
+        moved: F32 = rows[:, : self.n_vocab]
+        self._moved, self._logits = moved, None
+        return moved
 
 
 class DeviceRow:
