@@ -56,7 +56,8 @@ class DeviceRow:
 
     def array(self) -> F32:
         """The logits, float32 [V]; the first call for a batch moves all its rows."""
-        return self._batch.move()[self._index]
+        row: F32 = self._batch.move()[self._index]
+        return row
 
     def greedy(self) -> int:
         """The best token; RuntimeFailure for a row with a NaN, or without a finite best."""
