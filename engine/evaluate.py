@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from engine.chunk import Chunk
 from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.logits import LogitsRow
-from engine.program import Chunk
 from engine.trail import marks_after
 
 if TYPE_CHECKING:

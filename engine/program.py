@@ -7,14 +7,13 @@ source only when its turn comes. It must not know sessions or positions beyond w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.artifacts.bf16 import round_to_bf16, widen_bf16
+from engine.chunk import Chunk, refuses
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from engine.logits import HostRow, LogitsRow
@@ -28,44 +27,8 @@ TABLE_STEP = 512
 INDEX_INPUTS = ("ids", "positions", "slots", "seq_of_token", "rows")
 SEQUENCE_INPUTS = ("starts", "state_in", "state_out")
 
-P = ParamSpec("P")
-R = TypeVar("R")
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
-
-
-def refuses(method: Callable[P, R]) -> Callable[P, R]:
-    """Device trouble, a lost device included, is a refusal of the call that met it."""
-
-    @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return method(*args, **kwargs)
-        except PtxError as error:
-            raise RuntimeFailure(f"device: {error}") from None
-
-    return call
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """One pass: per-row ids, positions, cache rows and sequence, the sequences' cell tables, and
-    which rows want logits.
-
-    `starts`, `state_in` and `state_out` list the sequences that have rows here, with the slots of
-    their recurrent state. `hidden` [n_rows, D] on a stage that takes such rows.
-    """
-
-    ids: I32
-    positions: I32
-    slots: I32
-    owner: I32
-    tables: Sequence[I32]
-    starts: I32
-    state_in: I32
-    state_out: I32
-    rows: npt.NDArray[np.intp]
-    hidden: F32 | None
 
 
 class Program:

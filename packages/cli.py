@@ -1,4 +1,5 @@
-"""Owns the `mesh-specialize` command; those for artifacts are in `cli_artifacts.py`.
+"""Owns the `mesh-specialize` command; those for artifacts are in `cli_artifacts.py`,
+those for layer packages in `cli_packages.py`.
 
 `demo` and `generate` go through the C ABI like any host (`skippy_abi/client.py`). Text is on
 standard output, everything else on standard error. Sampling options are judged before any model
@@ -14,7 +15,7 @@ from pathlib import Path
 import build_ffi
 from engine.errors import EngineError
 from engine.sampling import parse_seed, parse_temperature, plain
-from packages import bundle, cli_artifacts
+from packages import bundle, cli_artifacts, cli_packages
 from packages.generation import Generation, Request, open_runtime
 from packages.host_profile import load_profile, read_host
 from packages.select import select
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("--mesh-version", default=bundle.MESH_VERSION)
     out.set_defaults(run=_bundle)
     cli_artifacts.add(commands)
+    cli_packages.add(commands)
     return parser
 
 

@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from packages import recipes
 from packages.convert import convert
 from packages.inspect import inspect
-
-BAR_COLUMNS = 40
+from packages.progress_bar import Bar
 
 
 def add(commands: Any) -> None:
@@ -30,30 +28,13 @@ def add(commands: Any) -> None:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    report = convert(
-        options.source, options.target, package=options.package, recipe=options.recipe,
-        progress=_Bar().show, model_id=options.model_id,
-    )
-    print(file=sys.stderr)
+    with Bar() as bar:
+        report = convert(
+            options.source, options.target, package=options.package, recipe=options.recipe,
+            progress=bar.show, model_id=options.model_id,
+        )
     print("\n".join(report.lines()))
     return 0
-
-
-class _Bar:
-    """A bar on standard error that rewrites its own line, once for each per mille."""
-
-    def __init__(self) -> None:
-        self._shown = -1
-
-    def show(self, done: int, total: int) -> None:
-        """Bytes done and in all."""
-        step = 1000 * done // max(total, 1)
-        if step == self._shown:
-            return
-        self._shown = step
-        filled = BAR_COLUMNS * step // 1000
-        bar = "#" * filled + "." * (BAR_COLUMNS - filled)
-        print(f"\r[{bar}] {done / 1e6:.0f} of {total / 1e6:.0f} MB", end="", file=sys.stderr)
 
 
 def _inspect(options: argparse.Namespace) -> int:

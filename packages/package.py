@@ -60,7 +60,8 @@ class Artifact:
 
     `content_sha256` identifies the weights however they are packed: the content digest of a GGUF
     (`engine/artifacts/content_digest.py`), the weights id of a .mspec. `file_sha256` is the digest
-    of the whole file where one file is known. `twin` is "" for the model itself.
+    of the whole file where one file is known. `twin` is "" for the model itself. `tensor_table`
+    lists all tensors, so that a stage's part of the artifact is known too (`tensor_table.py`).
     """
 
     identity: Identity
@@ -69,6 +70,7 @@ class Artifact:
     dims: Any
     file_sha256: str | None
     content_sha256: str
+    tensor_table: Path | None = None
 
     def plan(self, source: Container) -> ModelPlan:
         """What T1 needs to run this artifact from its open container; ModelError if it is not."""
@@ -98,16 +100,20 @@ class Package:
     def served(self) -> list[Artifact]:
         """The artifacts of the package's own table."""
         return [
-            self.artifact("", row.get("file_sha256"), row["content_sha256"])
+            self.artifact("", row.get("file_sha256"), row["content_sha256"], row.get("tensors"))
             for row in self.artifacts
         ]
 
-    def artifact(self, twin: str, file_sha256: str | None, content_sha256: str) -> Artifact:
+    def artifact(
+        self, twin: str, file_sha256: str | None, content_sha256: str,
+        tensor_table: Path | None = None,
+    ) -> Artifact:
         """An artifact of this package with the dims of a twin ("" is the model itself)."""
         model_id = f"{self.model_id}:{twin}" if twin else self.model_id
         identity = Identity(model_id, f"sha256:{file_sha256 or content_sha256}")
-        return Artifact(identity, twin, self, self.dims[twin], file_sha256, content_sha256)
-
+        return Artifact(
+            identity, twin, self, self.dims[twin], file_sha256, content_sha256, tensor_table
+        )
 
     def targets_of(self, twin: str) -> list[Target]:
         """The rows that an artifact may run on."""
@@ -128,9 +134,14 @@ def read_package(
     return Package(
         key=folder.name, model_id=table["model_id"], container=table["container"],
         architecture=table.get("architecture"), dims=dims,
-        artifacts=tuple(table.get("artifact", ())),
+        artifacts=tuple(_artifact_row(folder, row) for row in table.get("artifact", ())),
         targets=tuple(_target(row) for row in table["target"]), plan=plan, read_dims=read_dims,
     )
+
+
+def _artifact_row(folder: Path, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with its table of tensors, if it names one, as a path."""
+    return {**row, "tensors": folder / row["tensors"]} if "tensors" in row else row
 
 
 def _target(row: Mapping[str, Any]) -> Target:

@@ -1,19 +1,21 @@
 """Owns which artifact is at a path and which are served; `selection.py` chooses between them.
 
 The artifact must be on this machine: it is known by the digest of its file, or of its content when
-it comes in parts. Nothing is downloaded, and a name never matches. MESH_SPECIALIZE_SERVES may name
-a TOML file with more artifacts of known packages, one `[[artifact]]` each: `package`
-("smollm2_135m" or "smollm2_135m:tiny") and `content_sha256`.
+it comes in parts; the parts of one stage are known by the artifact's table of tensors
+(`tensor_table.py`). Nothing is downloaded, and a name never matches. MESH_SPECIALIZE_SERVES may
+name a TOML file with more artifacts of known packages, one `[[artifact]]` each: `package`
+("smollm2_135m" or "smollm2_135m:tiny"), `content_sha256`, and optionally `tensors`, a table beside
+that file.
 """
 
 import importlib
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine.artifacts.content_digest import content_digest
+from engine.artifacts.content_digest import digest_with, tensor_digests
 from engine.artifacts.gguf import GgufFile, open_gguf
 from engine.artifacts.mapped_file import MappedFile, printable
 from engine.artifacts.mspec import MspecFile, open_mspec
@@ -26,6 +28,7 @@ from packages import KNOWN
 from packages.host_profile import HostProfile, read_host
 from packages.package import Artifact, Container, Identity, Package
 from packages.selection import NoArtifact, NotSelected, Requested, Selection, evaluate
+from packages.tensor_table import holds_part
 
 SERVES_VARIABLE = "MESH_SPECIALIZE_SERVES"
 FILE_ENDINGS = (".gguf", ".mspec")
@@ -53,7 +56,8 @@ def _operator_artifacts(path: Path, packages: list[Package]) -> list[Artifact]:
         found = []
         for row in rows:
             key, _, twin = row["package"].partition(":")
-            found.append(by_key[key].artifact(twin, None, row["content_sha256"]))
+            tensors = path.parent / row["tensors"] if "tensors" in row else None
+            found.append(by_key[key].artifact(twin, None, row["content_sha256"], tensors))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(f"{SERVES_VARIABLE}: {path.name} is not usable: {error}") from None
     return found
@@ -81,8 +85,13 @@ def select(path: str, host: Callable[[], HostProfile] = read_host) -> Selection:
             f"{printable(path)}: a model name without a concrete weight identity;"
             " name a file on this host"
         )
+    return select_files([Path(path)], host)
+
+
+def select_files(paths: Sequence[Path], host: Callable[[], HostProfile] = read_host) -> Selection:
+    """The same for the file or the parts at `paths`; ModelError for a damaged .mspec."""
     try:
-        return _select([os.fsencode(path)], host)[1]
+        return _select([os.fsencode(path) for path in paths], host)[1]
     except NoArtifact as error:
         return error.selection
 
@@ -135,9 +144,14 @@ def _identify(source: Container, artifacts: list[Artifact]) -> Requested:
         # Said without hashing: a large foreign model is refused at once.
         name = f"{name} ({source.get('general.architecture')})"
         return Requested(Identity(name, "not computed"), frozenset(), n_bytes)
-    file_sha256, content = source.sha256(), content_digest(source)
+    tensors = tensor_digests(source)
+    file_sha256, content = source.sha256(), digest_with(source, tensors)
+    wholes = {
+        artifact.content_sha256 for artifact in artifacts
+        if artifact.content_sha256 != content and holds_part(artifact, source, tensors)
+    }
     identity = Identity(name, f"sha256:{file_sha256}")
-    return Requested(identity, frozenset({file_sha256, content}), n_bytes, content)
+    return Requested(identity, frozenset({file_sha256, content} | wholes), n_bytes, content)
 
 
 def _may_be(source: GgufFile, package: Package) -> bool:

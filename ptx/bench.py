@@ -32,7 +32,7 @@ COPY_BYTES = 1 << 30
 IN_PART = {"embedding", "attention"}
 SCALARS: dict[str, float | int | bool] = {
     "eps": 1e-6, "offset": 1.0, "chunk": 64, "interleaved": False, "low": -1.0, "high": 1.0,
-    "seed_lo": 1, "seed_hi": 2, "start_lo": 0, "start_hi": 0,
+    "seed_lo": 1, "seed_hi": 2, "start_lo": 0, "start_hi": 0, "n": 1,
 }
 Maker = Callable[[tuple[int, ...], Dims], Any]
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from engine.artifacts.mspec import open_mspec
-from engine.program import Chunk, Program
+from engine.chunk import Chunk
+from engine.program import Program
 from engine.records import ModelPlan, Stage, Step
 from engine.stages import cut
 from packages.qwen3_8_27b import PACKAGE

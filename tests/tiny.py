@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.artifacts.content_digest import content_digest
+from engine.artifacts.content_digest import content_digest, tensor_digests
 from engine.artifacts.gguf import open_gguf
 from engine.artifacts.gguf_types import GgufValue, ValueType
 from engine.artifacts.gguf_writer import TensorSource, write_gguf
 from packages.smollm2_135m import PACKAGE
 from packages.smollm2_135m.bind import KEYS, shapes
 from packages.smollm2_135m.dims import DenseDims
+from packages.tensor_table import table_text
 
 DIMS = PACKAGE.dims["tiny"]
 F32 = 0
@@ -116,3 +117,15 @@ def serve(table: Path, *models: Path) -> Path:
         )
     table.write_text("\n".join(rows))
     return table
+
+
+def serve_parts(table: Path, model: Path) -> None:
+    """Add a file to the operator's table, with its tensors: parts of it are served too."""
+    name = f"{model.stem}.tensors.toml"
+    with open_gguf(model) as file:
+        table.with_name(name).write_text(table_text(tensor_digests(file)))
+        row = (
+            f'\n[[artifact]]\npackage = "smollm2_135m:tiny"\ntensors = "{name}"\n'
+            f'content_sha256 = "{content_digest(file)}"\n'
+        )
+    table.write_text(table.read_text() + row)

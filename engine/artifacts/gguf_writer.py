@@ -87,11 +87,30 @@ def write_gguf(
     _check_pairs(pairs)
     _check_tensors(tensors)
     with new_file(path) as out:
-        n_header = sum(out.write(piece) for piece in _header(pairs, tensors, alignment))
-        _pad(out, n_header, alignment)
-        for tensor in tensors:
-            _write_data(out, tensor)
-            _pad(out, tensor.n_bytes, alignment)
+        _stream(out, pairs, tensors, alignment)
+
+
+def stream_gguf(
+    out: BinaryIO, metadata: Sequence[Pair], tensors: Sequence[TensorSource], alignment: int
+) -> None:
+    """The bytes that `write_gguf` would write, to a stream of the caller's; nothing is cleaned up.
+
+    InvalidArgument as there; whatever the stream and the chunks raise comes through.
+    """
+    pairs = _with_alignment(metadata, alignment)
+    _check_pairs(pairs)
+    _check_tensors(tensors)
+    _stream(out, pairs, tensors, alignment)
+
+
+def _stream(
+    out: BinaryIO, pairs: Sequence[Pair], tensors: Sequence[TensorSource], alignment: int
+) -> None:
+    n_header = sum(out.write(piece) for piece in _header(pairs, tensors, alignment))
+    _pad(out, n_header, alignment)
+    for tensor in tensors:
+        _write_data(out, tensor)
+        _pad(out, tensor.n_bytes, alignment)
 
 
 def to_float32_gguf(src: GgufFile, dst_path: PathLike) -> None:

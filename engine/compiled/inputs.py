@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.chunk import Chunk
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
-from engine.program import Chunk
 from ptx.device import Device
 
 # Of each input, whether it has a cell for each row of a pass, for each sequence, or one more.

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arena import MemoryPlan
+from engine.chunk import Chunk, refuses
 from engine.compiled.graphs import Graphs
 from engine.compiled.head import Batch, DeviceRow, Turns
 from engine.compiled.inputs import Inputs
@@ -24,7 +25,6 @@ from engine.compiled.weights import load_matrices, matrix_bytes
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from engine.logits import LogitsRow
-from engine.program import Chunk, refuses
 from engine.records import ModelPlan
 from ptx.device import Buffer, Device
 from ptx.numerics import DTYPES

@@ -1,6 +1,7 @@
 """Owns what a SmolLM2 file must hold, and the plan that is made from it.
 
-The inventory is exact: a missing, extra or differently shaped tensor is refused by name.
+The inventory is exact: an extra or differently shaped tensor is refused by name. A stage's parts
+hold some of the tensors only; what runs needs which is the engine's to check.
 """
 
 from collections.abc import Mapping
@@ -67,13 +68,19 @@ def shapes(dims: DenseDims) -> dict[str, tuple[int, ...]]:
 
 
 def bind(file: GgufFile, dims: DenseDims) -> Mapping[str, Weight]:
-    """The file's tensors as named weights, read as float32 and checked for NaN and infinity."""
+    """The file's tensors as named weights, read as float32 and checked for NaN and infinity.
+
+    A tensor that the file does not hold is a weight that is not present.
+    """
     wanted = shapes(dims)
     extra = [tensor.name for tensor in file.tensors if tensor.name not in wanted]
     if extra:
         raise ModelError(f"{file.shown}: {len(extra)} tensors too many, first {extra[0]!r}")
     weights = {}
     for name, shape in wanted.items():
+        if name not in file:
+            weights[name] = Weight(shape, partial(file.tensor, name), is_present=False)
+            continue
         tensor = file.tensor(name)
         if tensor.shape != shape:
             raise ModelError(f"{file.shown}: tensor {name} is {tensor.shape}, needs {shape}")

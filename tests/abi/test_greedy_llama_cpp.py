@@ -5,7 +5,6 @@ quantises activations for block formats, and keeps its KV cache in float32 for t
 """
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from engine.artifacts.gguf import open_gguf
 from engine.artifacts.gguf_writer import to_float32_gguf
 from skippy_abi import client
+from tests.judge_llama_cpp import llama_cpp_greedy, llama_cpp_server
 
 PROMPTS = [
     "Why is the sky blue?", "Name three colours.", "Write a haiku about rain.",
@@ -31,35 +31,12 @@ N_TOKENS = 64
 @pytest.fixture(scope="module")
 def llama_cpp(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a llama.cpp server in this process on the float32 copy."""
-    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp is the oracle here")
     copy = tmp_path_factory.mktemp("float32") / "smollm2.gguf"
     with open_gguf(smollm2_path) as source:
         to_float32_gguf(source, copy)
-    params = xllamacpp.CommonParams()
-    params.model.path = str(copy)
-    params.n_ctx = 512
-    params.n_parallel = 1
-    # Its threads spin: one is faster than two when other tests share the cores.
-    params.cpuparams.n_threads = 1
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.warmup = False
-    params.verbosity = -1
-    server = xllamacpp.Server(params)
-    yield server.listening_address
-    del server
+    with llama_cpp_server(copy) as address:
+        yield address
     copy.unlink()
-
-
-def theirs(address: str, tokens: list[int]) -> list[int]:
-    """llama.cpp's greedy continuation, end token left out."""
-    body = {"prompt": tokens, "n_predict": N_TOKENS, "temperature": 0, "return_tokens": True,
-            "cache_prompt": False, "samplers": ["top_k"], "top_k": 1}
-    request = urllib.request.Request(
-        f"{address}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=280) as answer:
-        return list(json.load(answer)["tokens"])
 
 
 def ours(model: client.OpenModel, session: Any, tokens: list[int]) -> list[int]:
@@ -82,7 +59,7 @@ def test_greedy_ids_equal_llama_cpp(
     for prompt in PROMPTS:
         text, _ = model.template(json.dumps([{"role": "user", "content": prompt}]))
         tokens = model.tokenize(text)
-        mine, other = ours(model, session, tokens), theirs(llama_cpp, tokens)
+        mine, other = ours(model, session, tokens), llama_cpp_greedy(llama_cpp, tokens, N_TOKENS)
         # The end token itself may or may not be listed there.
         other = [token for token in other if not model.is_eog(token)]
         if mine != other:

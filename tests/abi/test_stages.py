@@ -3,7 +3,6 @@
 Two and three stages of both tiny models, through the frame calls of the ABI, in one process.
 """
 
-import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -16,86 +15,9 @@ from reference.config import TINY
 from reference.synthetic import lively
 from skippy_abi import client
 from tests import tiny_hybrid
+from tests.abi.stages import Stages
 
 PROMPT = [11, 40, 7, 99, 250, 3, 3, 18, 77, 200, 31, 5, 60]
-
-
-class Stages:
-    """A chain of stages of one model file, each with one session."""
-
-    def __init__(self, host: client.Host, path: Path, edges: list[int], d_model: int) -> None:
-        self.host, self.ffi, self.d_model = host, host.ffi, d_model
-        self.edges = edges
-        self.models = [
-            client.OpenModel(
-                host, path, ctx_size=128, stage_index=i, layer_start=start, layer_end=end,
-                filter_tensors_on_load=True, include_embeddings=start == 0,
-                include_output=end == edges[-1],
-            )
-            for i, (start, end) in enumerate(itertools.pairwise(edges))
-        ]
-        self.sessions = [model.session() for model in self.models]
-
-    def call(self, name: str, stage: int, head: list[Any], frame: Any, tail: list[Any],
-             n_tokens: int) -> Any:
-        """One frame call on one stage; the frame that comes out."""
-        ffi = self.ffi
-        desc, payload = frame or (ffi.NULL, ffi.NULL)
-        out_desc = ffi.new("struct skippy_activation_desc *")
-        is_last = stage == len(self.models) - 1
-        room = 0 if is_last else n_tokens * self.d_model * 4
-        out_payload = ffi.new("char[]", max(room, 1))
-        n_bytes = ffi.new("size_t *")
-        self.host.call(name, self.sessions[stage].handle, *head, desc, payload, out_desc,
-                       out_payload if room else ffi.NULL, room, n_bytes, *tail)
-        assert n_bytes[0] == out_desc.payload_bytes == room
-        assert (out_desc.layer_start, out_desc.layer_end) == tuple(self.edges[stage:stage + 2])
-        return out_desc, out_payload
-
-    def prefill(self, tokens: list[int]) -> int:
-        """The whole prompt through all stages; the first token."""
-        ids = self.ffi.new("int32_t[]", tokens)
-        token = self.ffi.new("int32_t *")
-        frame = None
-        for stage in range(len(self.models)):
-            frame = self.call("skippy_prefill_chunk_frame_sampled", stage,
-                              [ids, len(tokens), self.ffi.NULL], frame, [token], len(tokens))
-        return int(token[0])
-
-    def decode(self, fed: int) -> int:
-        """One token through all stages."""
-        token = self.ffi.new("int32_t *")
-        frame = None
-        for stage in range(len(self.models)):
-            frame = self.call("skippy_decode_step_frame_sampled", stage, [fed, self.ffi.NULL],
-                              frame, [token], 1)
-            if stage < len(self.models) - 1:
-                assert token[0] == -1
-        return int(token[0])
-
-    def verify(self, tokens: list[int]) -> list[int]:
-        """A window through all stages; the choices after each token."""
-        ffi = self.ffi
-        ids, out = ffi.new("int32_t[]", tokens), ffi.new("int32_t[]", len(tokens))
-        count = ffi.new("size_t *")
-        draft = ffi.new("struct skippy_native_mtp_draft *")
-        frame = None
-        for stage in range(len(self.models)):
-            frame = self.call(
-                "skippy_verify_tokens_frame_sampled", stage, [ids, len(tokens), ffi.NULL], frame,
-                [out, len(tokens), count, 0, draft], len(tokens),
-            )
-        return [int(token) for token in out[0 : count[0]]]
-
-    def trim(self, n_tokens: int) -> None:
-        for session in self.sessions:
-            self.host.call("skippy_trim_session", session.handle, n_tokens)
-
-    def free(self) -> None:
-        for session in self.sessions:
-            session.free()
-        for model in self.models:
-            model.free()
 
 
 @pytest.fixture(scope="module")

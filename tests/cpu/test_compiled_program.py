@@ -2,6 +2,8 @@
 
 What its ops' kernels do is judged op by op (`ptx/`); here, that weights reach the device in their
 forms, that passes of few and of many rows agree, and that state moves like on any device.
+
+Long because the two kinds of pass are compared for each of these.
 """
 
 from dataclasses import replace

@@ -4,10 +4,7 @@ The rule for near ties is in `tests/hybrid_greedy.py`. llama.cpp reads a float32
 engine a float32 .mspec of the same weights; llama.cpp's KV cache is float32 too.
 """
 
-import json
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,37 +13,12 @@ from engine.artifacts.gguf_types import GgufValue, ValueType
 from reference.hybrid import Hybrid
 from tests import hybrid_greedy as greedy
 from tests import qwen_gguf, tiny_hybrid
-
-
-@contextmanager
-def llama_cpp(path: Path) -> Iterator[str]:
-    """Address of a llama.cpp server in this process."""
-    xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp is the oracle here")
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_ctx = 256
-    params.n_parallel = 1
-    # Its threads spin: one is faster than two when other tests share the cores.
-    params.cpuparams.n_threads = 1
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.warmup = False
-    params.verbosity = -1
-    server = xllamacpp.Server(params)
-    yield server.listening_address
-    del server
+from tests.judge_llama_cpp import llama_cpp_greedy, llama_cpp_server
 
 
 def theirs(address: str, prompt: Sequence[int]) -> list[int]:
     # The ids that end a text are never chosen by these weights: the bias on them changes nothing.
-    body = {"prompt": list(prompt), "n_predict": greedy.N_TOKENS, "temperature": 0,
-            "return_tokens": True, "cache_prompt": False, "samplers": ["top_k"], "top_k": 1,
-            "ignore_eos": True}
-    request = urllib.request.Request(
-        f"{address}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=280) as answer:
-        return list(json.load(answer)["tokens"])
+    return llama_cpp_greedy(address, prompt, greedy.N_TOKENS, ignore_eos=True)
 
 
 @pytest.mark.parametrize("seed", greedy.SEEDS)
@@ -59,7 +31,7 @@ def test_greedy_ids_equal_llama_cpp(tmp_path: Path, seed: int) -> None:
     copy = qwen_gguf.write(
         tmp_path / "tiny.gguf", weights, greedy.CONFIG, tokenizer=vocabulary, more=[end]
     )
-    with llama_cpp(copy) as address:
+    with llama_cpp_server(copy) as address:
         found = [theirs(address, prompt) for prompt in greedy.PROMPTS]
     oracle, tally = Hybrid(weights, greedy.CONFIG), greedy.Tally()
     for prompt, mine, other in zip(greedy.PROMPTS, ours, found, strict=True):

@@ -286,7 +286,7 @@ def test_a_large_foreign_model_is_not_hashed(
 ) -> None:
     small = replace(tiny.DIMS, n_context=128)
     path = tiny.write(tmp_path / "x.gguf")
-    monkeypatch.setattr("packages.select.content_digest", lambda file: pytest.fail("hashed"))
+    monkeypatch.setattr("packages.select.tensor_digests", lambda file: pytest.fail("hashed"))
     monkeypatch.setitem(SMOLLM2.dims, "tiny", small)  # type: ignore[call-overload]
     selection = select(str(path))
     assert selection.requested is not None
