@@ -6,6 +6,7 @@ on devices that take PTX.
 Long because devices, kernels and guards meet here, and every op's tests read it in one place.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -30,6 +31,12 @@ APPROXIMATE = {"attention"}
 # The same for a kernel that lists one of these as special:
 # KNOWLEDGE/findings/mma-on-hopper-is-off-by-one-unit-of-the-sum.md.
 APPROXIMATE_WORDS = ("mma.", "wgmma.", ".approx")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live to the end: no collection of garbage need look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 class OpBench:

@@ -5,6 +5,7 @@ capability tables of the CUDA programming guide for shared memory.
 """
 
 import re
+from functools import cache
 from math import prod
 
 from ptx.emulator.errors import EmulatorError
@@ -75,16 +76,22 @@ def check_code(module: Module, kernel: Kernel) -> None:
     have, letter = number(module.target), special(module.target)
     for source in kernel.code:
         word = ".".join((source.opcode, *source.mods))
-        for pattern, least, owners in NEEDS:
-            if not re.match(pattern, word):
-                continue
-            if (owners and not (letter and have in owners)) or have < least:
-                names = " or ".join(f"sm_{n}a" for n in owners) or f"sm_{least}"
-                raise EmulatorError(
-                    "limits", f"needs {names}, the module's target is {module.target}",
-                    kernel=kernel.name, line=source.line, text=source.text,
-                )
-            break
+        least, owners = _need(word)
+        if (owners and not (letter and have in owners)) or have < least:
+            names = " or ".join(f"sm_{n}a" for n in owners) or f"sm_{least}"
+            raise EmulatorError(
+                "limits", f"needs {names}, the module's target is {module.target}",
+                kernel=kernel.name, line=source.line, text=source.text,
+            )
+
+
+@cache
+def _need(word: str) -> tuple[int, tuple[int, ...]]:
+    """Of the first pattern that fits an opcode; words are few, instructions many."""
+    for pattern, least, owners in NEEDS:
+        if re.match(pattern, word):
+            return least, owners
+    return 0, ()
 
 
 def check_launch(

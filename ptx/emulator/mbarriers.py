@@ -149,19 +149,29 @@ class MBarriers:
         """For each lane whether the asked phase has completed; those who pass learn what it tells.
         """
         self.touch(sel, places, False)
-        index = self.state.lanes.index(sel)
+        lanes = self.state.lanes
+        index = lanes.index(sel)
         done = np.zeros(len(index), bool)
+        # Lanes of a warp mostly ask the same, and neighbours of them one after the other.
+        before, answer = None, False
         for at, (lane, place) in enumerate(zip(index, places, strict=True)):
-            barrier = self._get(lane, place)
             asked = int(token[at])
-            # Parity P has completed when the running phase has the other parity.
-            done[at] = (barrier.phase & 1) != (asked & 1) if parity else barrier.phase > asked
-            if done[at]:
-                cta, warp = int(self.state.lanes.cta[lane]), int(self.state.lanes.warp[lane])
-                self.state.clocks.join(cta, warp, barrier.tells)
-                if barrier.event:
-                    turn = int(barrier.tells[self.state.lanes.n_warps + barrier.event])
-                    self.state.completions.reports.waited(cta, barrier.event, turn)
+            question = int(lanes.global_warp[lane]), int(place), asked
+            if question != before:
+                before, answer = question, self._has_completed(lane, place, asked, parity)
+            done[at] = answer
+        return done
+
+    def _has_completed(self, lane: int, place: int, asked: int, parity: bool) -> bool:
+        barrier = self._get(lane, place)
+        # Parity P has completed when the running phase has the other parity.
+        done = (barrier.phase & 1) != (asked & 1) if parity else barrier.phase > asked
+        if done:
+            cta, warp = int(self.state.lanes.cta[lane]), int(self.state.lanes.warp[lane])
+            self.state.clocks.join(cta, warp, barrier.tells)
+            if barrier.event:
+                turn = int(barrier.tells[self.state.lanes.n_warps + barrier.event])
+                self.state.completions.reports.waited(cta, barrier.event, turn)
         return done
 
     def add_pending(self, sel: Sel, places: Array) -> None:

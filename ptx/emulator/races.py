@@ -109,14 +109,12 @@ class SharedRaces:
     def _check_readers(
         self, sel: Sel, at: Array, thread: Array, warp: Array, cta: Array, shown: Site
     ) -> None:
-        late = self.read_clock[at] > self.clocks.of_warps[cta, warp]
-        if not late.any():
-            return
+        late = self.read_clock.take(at, axis=0) > self.clocks.of_warps[cta, warp]
         # A lane's own reads before its write are in order.
-        warps = np.broadcast_to(warp, at.shape)[..., None]
-        own = np.take_along_axis(self.read_thread[at], warps, axis=-1)[..., 0] == thread
-        mine = np.arange(self.lanes.n_warps) == warps
-        bad = (late & ~(mine & own[..., None])).any(axis=-1)
+        warps = np.broadcast_to(warp, at.shape)
+        place = (*np.indices(at.shape, sparse=True), warps)
+        late[place] &= self.read_thread[at, warps] != thread
+        bad = np.asarray(late.any(axis=-1))
         if bad.any():
             self._blame(sel, at, bad, True, "read", self.read_site, shown)
 
