@@ -236,6 +236,17 @@ def kernels(request: pytest.FixtureRequest) -> Benches:
     return benches
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_emulators() -> Iterator[None]:
+    """What emulators keep of an op's kernels, millions of objects, goes with the op's tests; until
+    then looking over it for garbage, again and again, would find none."""
+    gc.disable()
+    yield
+    _emulators.cache_clear()
+    gc.enable()
+    gc.collect()
+
+
 @cache
 def _emulators(target: str) -> list[Any]:
     from ptx.devices.emulator import EmulatorDevice

@@ -4,6 +4,7 @@ It must not know ops or models. The protocol is `ptx/device.py`. A launch return
 """
 
 import os
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from ptx.device import DeviceError, MemoryInfo
@@ -22,6 +23,10 @@ from ptx.numerics import DTYPES, Array
 from ptx.op import Launch
 
 TOTAL_BYTES = 8 << 30
+
+
+# Devices of several seeds run the same texts one after the other.
+_parsed = lru_cache(maxsize=16)(parse)
 
 
 class Loaded(NamedTuple):
@@ -58,7 +63,7 @@ class EmulatorDevice(CompiledDevice):
         self.machine.settle()
 
     def _load(self, text: str, entry: str, shown: str) -> Loaded:
-        return Loaded(parse(text), entry, shown)
+        return Loaded(_parsed(text), entry, shown)
 
     def _run(
         self, kernel: Loaded, launch: Launch, values: list[Value], outputs: list[Extent],

@@ -149,18 +149,19 @@ class MBarriers:
         """For each lane whether the asked phase has completed; those who pass learn what it tells.
         """
         self.touch(sel, places, False)
-        lanes = self.state.lanes
-        index = lanes.index(sel)
-        done = np.zeros(len(index), bool)
-        # Lanes of a warp mostly ask the same, and neighbours of them one after the other.
-        before, answer = None, False
-        for at, (lane, place) in enumerate(zip(index, places, strict=True)):
-            asked = int(token[at])
-            question = int(lanes.global_warp[lane]), int(place), asked
-            if question != before:
-                before, answer = question, self._has_completed(lane, place, asked, parity)
-            done[at] = answer
-        return done
+        index = self.state.lanes.index(sel)
+        # Lanes of a warp mostly ask the same: one answer for each run of equal questions.
+        warps = self.state.lanes.global_warp[index]
+        new = np.ones(len(index), bool)
+        new[1:] = False
+        for asked in (warps, places, token):
+            new[1:] |= asked[1:] != asked[:-1]
+        first = np.flatnonzero(new)
+        answers = [
+            self._has_completed(int(index[at]), int(places[at]), int(token[at]), parity)
+            for at in first
+        ]
+        return np.repeat(np.array(answers, bool), np.diff(first, append=len(index)))
 
     def _has_completed(self, lane: int, place: int, asked: int, parity: bool) -> bool:
         barrier = self._get(lane, place)
