@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.grammar import Grammar, GrammarText
-from engine.sampling import Sampler, SamplingConfig
+from engine.sampling import Sampler, SamplingConfig, Selection
 from engine.tokenizer import Tokenizer
 
 
@@ -33,7 +33,12 @@ class ChatSampling:
         self._n_vocab = n_vocab
         self._grammar = Grammar(grammar, tokenizer, n_prompt_tokens) if grammar else None
 
-    def choose(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> int:
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it takes the best token of a row, whatever was fed before."""
+        return self._grammar is None and self.sampler.is_greedy
+
+    def choose(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> Selection:
         """The next token after `history`, all tokens fed, prompt included."""
         mask = None
         if self._grammar is not None:
@@ -42,4 +47,4 @@ class ChatSampling:
                 # Ids that the tokenizer does not have are never allowed.
                 mask = np.zeros(self._n_vocab, bool)
                 mask[: len(allowed)] = allowed[: self._n_vocab]
-        return self.sampler.choose(row, history, mask).token
+        return self.sampler.choose(row, history, mask)

@@ -46,8 +46,7 @@ def finish_step(
         for session, work, rows, config in zip(
             sessions, evaluation.works, evaluation.logits, configs, strict=True
         ):
-            history = [*session.history, *work.tokens]
-            chosen.append(session.choose(rows[-1], config, history))
+            chosen.append(session.choose(rows[-1], config, work.tokens))
     evaluation.commit()
     if record:
         for session in sessions:

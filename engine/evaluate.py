@@ -203,15 +203,17 @@ def _sequences(
 
     A sequence's first chunk reads its live slot; later ones go on in the slot they write.
     """
-    present, first = np.unique(owner, return_index=True)
+    # Rows of a work are neighbours.
+    first = [0, *(np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()]
+    present = owner[first].tolist()
     states = [works[index].session.state for index in present]
     state_in = [
         state.spare if index in begun else state.live
         for index, state in zip(present, states, strict=True)
     ]
-    begun.update(int(index) for index in present)
+    begun.update(present)
     return (
-        np.append(first, len(owner)).astype(np.int32),
+        np.asarray([*first, len(owner)], np.int32),
         np.asarray(state_in, np.int32),
         np.asarray([state.spare for state in states], np.int32),
     )

@@ -55,7 +55,8 @@ class KvSequence:
         return self.marks[n_cells - 1] if n_cells else EMPTY
 
     def forget_cells(self) -> None:
-        """Drop the derived table; whoever changes `pages` calls this."""
+        """Drop the derived table; whoever changes `pages` calls this. The table itself is never
+        changed, so that one who has it sees by its identity whether pages are the same."""
         self._cells = None
 
 
@@ -154,7 +155,6 @@ class KvPool:
 
     def _make_pages(self, sequence: KvSequence, start: int, end: int) -> None:
         """Pages up to cell `end`, and from cell `start` on none that others hold too."""
-        sequence.forget_cells()
         for index in range(start // PAGE_TOKENS, len(sequence.pages)):
             page = sequence.pages[index]
             if self._holders[page] > 1:
@@ -162,8 +162,10 @@ class KvPool:
                 self._copy_page(page, fresh)
                 self._holders[page] -= 1
                 sequence.pages[index] = fresh
+                sequence.forget_cells()
         while len(sequence.pages) * PAGE_TOKENS < end:
             sequence.pages.append(self._take(sequence))
+            sequence.forget_cells()
 
     def _take(self, sequence: KvSequence) -> int:
         """The page after the sequence's last one if it is free, else the next free one."""
@@ -200,6 +202,8 @@ class KvPool:
         del sequence.counted[length:]
 
     def _release_pages(self, sequence: KvSequence, n_pages: int) -> None:
+        if n_pages >= len(sequence.pages):
+            return
         for page in sequence.pages[n_pages:]:
             self._holders[page] -= 1
         del sequence.pages[n_pages:]

@@ -116,8 +116,7 @@ class Session:
             chosen: list[int] = []
             with evaluation.guarded():
                 for index, row in enumerate(evaluation.logits[0]):
-                    seen = [*self.history, *tokens[: index + 1]]
-                    chosen.append(self.choose(row, config, seen))
+                    chosen.append(self.choose(row, config, tokens[: index + 1]))
                     following = tokens[index + 1 : index + 2]
                     if stops_early and following and chosen[-1] != following[0]:
                         break
@@ -142,22 +141,24 @@ class Session:
         with self.model.running(self), sampling_kept([self]):
             if self.last_row is None:
                 raise RuntimeFailure(f"sample: no logits at position {self.position}")
-            return self.choose(self.last_row, config, self.history)
+            return self.choose(self.last_row, config, ())
 
     def sampler_for(self, config: SamplingConfig | None) -> Sampler:
         """The sampler that serves a call with this config; InvalidArgument for a bad config."""
         return self.chat.sampler if self.chat else self.sampling.sampler_for(config)
 
-    def choose(
-        self, row: LogitsRow, config: SamplingConfig | None, history: Sequence[int]
-    ) -> int:
-        """The next token for one row of logits, with `history` fed so far."""
-        if self.chat is not None:
-            return self.chat.choose(row.array(), history)
-        sampler = self.sampling.sampler_for(config)
+    def choose(self, row: LogitsRow, config: SamplingConfig | None, fed: Sequence[int]) -> int:
+        """The next token for one row, after `fed`, which the history does not have yet."""
+        sampler = self.chat or self.sampling.sampler_for(config)
         if sampler.is_greedy:
             return row.greedy()
-        return sampler.choose(row.array(), history).token
+        # Not a longer copy: at a long context that costs more than the choice.
+        n_before = len(self.history)
+        self.history.extend(fed)
+        try:
+            return sampler.choose(row.array(), self.history).token
+        finally:
+            del self.history[n_before:]
 
     def configure_chat(
         self,

@@ -8,8 +8,9 @@ cannot capture run the launches as they are. It must not know steps.
 from collections.abc import Callable
 from typing import Any
 
-# Shapes are rows x sequences of a small pass; decoding batches and verifying have 31 of them.
-MAX_GRAPHS = 64
+# Shapes are rows, sequences and rows that want logits of a small pass, and its buffer of logits;
+# decoding batches and verifying have 62 of them.
+MAX_GRAPHS = 96
 
 
 class Graphs:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chunk import Chunk
+from engine.compiled.staging import Staging
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from ptx.device import Device
@@ -17,7 +18,7 @@ from ptx.device import Device
 # Of each input, whether it has a cell for each row of a pass, for each sequence, or one more.
 ROW, SEQUENCE, BORDER = "row", "sequence", "border"
 INPUTS = {
-    "ids": ROW, "positions": ROW, "slots": ROW, "seq_of_token": ROW,
+    "ids": ROW, "positions": ROW, "slots": ROW, "seq_of_token": ROW, "rows": ROW,
     "first": SEQUENCE, "state_in": SEQUENCE, "state_out": SEQUENCE, "starts": BORDER,
 }
 
@@ -26,49 +27,63 @@ class Inputs:
     """Device buffers for passes of up to `n_rows` rows of `n_sequences` sequences, whose tables
     have up to `n_pages` pages each."""
 
-    def __init__(self, device: Device, n_rows: int, n_sequences: int, n_pages: int) -> None:
+    def __init__(
+        self, device: Device, staging: Staging, n_rows: int, n_sequences: int, n_pages: int
+    ) -> None:
         """Allocate them; content unspecified."""
-        self._device = device
+        self._staging = staging
         self._room = {ROW: n_rows, SEQUENCE: n_sequences, BORDER: n_sequences + 1}
         total = sum(self._room[kind] for kind in INPUTS.values())
         self._all = device.allocate((total,), "i32", "inputs of a pass")
-        self._host = np.zeros(total, np.int32)
+        self._host = staging.array((total,), "i32", "inputs of a pass")
         self._at: dict[str, int] = {}
         at = 0
         for name, kind in INPUTS.items():
             self._at[name] = at
             at += self._room[kind]
         self._pages = device.allocate((n_sequences, n_pages), "i32", "page tables")
-        self._tables = np.full((n_sequences, n_pages), -1, np.int32)
-        self._rows = device.allocate((n_rows,), "i32", "rows that want logits")
+        self._tables = staging.array((n_sequences, n_pages), "i32", "page tables")
+        self._tables[...] = -1
+        # Whose table lies in a row: tables are made anew when their pages change.
+        self._held: list[npt.NDArray[np.int32] | None] = [None] * n_sequences
 
-    def bring(self, chunk: Chunk) -> None:
-        """Upload a chunk's numbers; RuntimeFailure for more sequences than there is room for."""
+    def write(self, chunk: Chunk) -> None:
+        """Take a chunk's numbers, which `send` brings to the device, and bring its tables.
+
+        RuntimeFailure for more sequences than there is room for.
+        """
         n_sequences = len(chunk.state_in)
         if n_sequences > self._room[SEQUENCE]:
             raise RuntimeFailure(
                 f"pass: {n_sequences} sequences, at most {self._room[SEQUENCE]} in one"
             )
-        present = chunk.owner[chunk.starts[:-1]]
-        values: dict[str, npt.NDArray[np.int32]] = {
+        self._staging.settle()
+        begin = chunk.starts[:-1]
+        first = chunk.positions[begin]
+        values: dict[str, Any] = {
             "ids": chunk.ids, "positions": chunk.positions, "slots": chunk.slots,
-            "seq_of_token": np.repeat(
-                np.arange(n_sequences, dtype=np.int32), np.diff(chunk.starts)
-            ),
-            "first": chunk.positions[chunk.starts[:-1]], "state_in": chunk.state_in,
+            "seq_of_token": np.repeat(np.arange(n_sequences), chunk.starts[1:] - begin),
+            "rows": chunk.rows, "first": first, "state_in": chunk.state_in,
             "state_out": chunk.state_out, "starts": chunk.starts,
         }
         for name, cells in values.items():
-            self._host[self._at[name] : self._at[name] + len(cells)] = cells
-        self._device.upload(self._all, self._host)
-        for row, owner in enumerate(present):
-            self._bring_table(row, chunk.tables[int(owner)][::PAGE_TOKENS] // PAGE_TOKENS)
+            at = self._at[name]
+            self._host[at : at + len(cells)] = cells
+        for row, owner in enumerate(chunk.owner[begin].tolist()):
+            if self._held[row] is not chunk.tables[owner]:
+                self._bring_table(row, chunk.tables[owner])
 
-    def bring_rows(self, rows: Any) -> Any:
-        """The buffer with these row numbers."""
-        view = self._rows[: len(rows)]
-        self._device.upload(view, np.asarray(rows, np.int32))
-        return view
+    def send(self) -> None:
+        """Put the copy of what was written on the stream."""
+        self._staging.send(self._all, self._host)
+
+    def send_rows(self, rows: npt.NDArray[np.intp]) -> None:
+        """Make these the first of the rows that want logits."""
+        self._staging.settle()
+        self._staging.begin()
+        part = slice(self._at["rows"], self._at["rows"] + len(rows))
+        self._host[part] = rows
+        self._staging.send(self._all[part], self._host[part])
 
     def named(self, n_rows: int, n_sequences: int) -> dict[str, Any]:
         """Views for a pass of so many rows and sequences, as steps name them."""
@@ -79,9 +94,10 @@ class Inputs:
         }
         return {**found, "pages": self._pages[:n_sequences]}
 
-    def _bring_table(self, row: int, pages: Any) -> None:
-        """Upload a sequence's table where it is not on the device already."""
-        held = self._tables[row]
-        if not np.array_equal(held[: len(pages)], pages):
-            held[: len(pages)] = pages
-            self._device.upload(self._pages[row], held)
+    def _bring_table(self, row: int, cells: npt.NDArray[np.int32]) -> None:
+        """Upload the pages of a sequence's cells."""
+        pages = cells[::PAGE_TOKENS] // PAGE_TOKENS
+        self._tables[row, : len(pages)] = pages
+        self._staging.begin()
+        self._staging.send(self._pages[row], self._tables[row])
+        self._held[row] = cells

@@ -1,8 +1,7 @@
 """Owns a compiled schedule bound to a device's buffers, and runs it over chunks of rows.
 
-It has the face of `engine.program.Program`, so sessions do not know which one they run on. Passes
-of few rows are captured into graphs by a device that can; which are kept is in `graphs.py`. It must
-not know sessions or positions beyond what a chunk says.
+It has the face of `engine.program.Program`, so sessions do not know which one they run on. How a
+pass runs is in `passes.py`. It must not know sessions or positions beyond what a chunk says.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import numpy.typing as npt
 
 from engine.arena import MemoryPlan
 from engine.chunk import Chunk, refuses
-from engine.compiled.graphs import Graphs
-from engine.compiled.head import Batch, DeviceRow, Turns
 from engine.compiled.inputs import Inputs
 from engine.compiled.pages import BYTES_OF_CELL, Pages
-from engine.compiled.records import CompiledSchedule, CompiledStep, Rows, Scratch
+from engine.compiled.passes import Passes
+from engine.compiled.records import CompiledSchedule, Scratch
+from engine.compiled.staging import Staging
 from engine.compiled.weights import load_matrices, matrix_bytes
 from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
@@ -69,10 +68,9 @@ class CompiledProgram:
         progress: Callable[[float], None],
     ) -> None:
         self._device = device
-        self._schedule = schedule = compiled_of(plan)
+        schedule = compiled_of(plan)
         self.max_rows = schedule.many_rows
         self._gives_hidden = plan.gives_hidden
-        self._n_vocab = plan.n_vocab
         n_pages = n_cells // PAGE_TOKENS
         try:
             self._pages = Pages(device, plan.kv, n_pages)
@@ -80,13 +78,14 @@ class CompiledProgram:
                 name: device.allocate((n_slots, *shape), "f32", name)
                 for name, shape in plan.states.items()
             }
-            self._inputs = Inputs(device, schedule.many_rows, n_lanes, n_pages)
-            self._scratch = {
+            staging = Staging(device)
+            inputs = Inputs(device, staging, schedule.many_rows, n_lanes, n_pages)
+            scratch = {
                 name: self._new(buffer.dtype, (_rows_of(schedule, buffer), *buffer.columns), name,
                                 zeroed=buffer.zeroed)
                 for name, buffer in schedule.buffers.items()
             }
-            self._fixed = {
+            fixed = {
                 **{
                     name: self._new(dtype, shape, name, zeroed=True)
                     for name, (dtype, shape) in schedule.fixed.items()
@@ -96,10 +95,11 @@ class CompiledProgram:
                 **self._pages.named(),
                 **load_matrices(device, schedule.matrices, plan.weights, progress),
             }
+            self._passes = Passes(
+                device, schedule, fixed, scratch, inputs, staging, plan.n_vocab
+            )
         except PtxError as error:
             raise RuntimeFailure(f"context: {error}") from None
-        self._graphs = Graphs(device)
-        self._turns = Turns()
 
     def _new(
         self, dtype: str, shape: tuple[int, ...], name: str, *, zeroed: bool = False
@@ -118,58 +118,13 @@ class CompiledProgram:
     def run(self, chunk: Chunk) -> tuple[Sequence[LogitsRow], F32 | None]:
         """Logits of the rows that want them, and the hidden rows of a stage that gives
         them; KV pages and recurrent state are written for all."""
-        n_rows, n_sequences = len(chunk.ids), len(chunk.state_in)
-        self._inputs.bring(chunk)
-        buffers = self._named(n_rows, n_sequences)
-        if chunk.hidden is not None:
-            self._device.upload(buffers["h"], chunk.hidden)
-        few = n_rows <= self._schedule.few_rows
-        layers = self._schedule.few if few else self._schedule.many
-        steps = [step for group in (self._schedule.embed, *layers) for step in group]
-        if few:
-            self._graphs.run((n_rows, n_sequences), lambda: self._launch(steps, buffers))
-        else:
-            self._launch(steps, buffers)
-        hidden = self._device.download(buffers["h"]) if self._gives_hidden else None
-        return self._head(chunk.rows, buffers), hidden
+        found = self._passes.run(chunk)
+        return found, self._passes.hidden(len(chunk.ids)) if self._gives_hidden else None
 
     def time_pass(self, n_rows: int, n_sequences: int, n_replays: int = 20) -> float | None:
-        """Milliseconds on the device of the last captured pass of that shape, without its head;
-        None where there is none."""
-        return self._graphs.time((n_rows, n_sequences), n_replays)
-
-    def _head(
-        self, rows: npt.NDArray[np.intp], buffers: Mapping[str, Any]
-    ) -> Sequence[LogitsRow]:
-        """Logits of these rows of "h", as many at once as small passes have."""
-        most, found = self._schedule.few_rows, []
-        for start in range(0, len(rows), most):
-            batch = self._head_of(rows[start : start + most], buffers)
-            found += [DeviceRow(batch, index) for index in range(len(batch.ids))]
-        return found
-
-    def _head_of(self, rows: npt.NDArray[np.intp], buffers: Mapping[str, Any]) -> Batch:
-        which, n = self._turns.take(), len(rows)
-        named = {
-            **buffers, "rows": self._inputs.bring_rows(rows),
-            **{name: self._scratch[name][:n] for name in ("h_out", "best", "signal", "best_work")},
-            "logits": self._scratch[f"logits.{which}"][:n],
-        }
-        self._graphs.run((-1 - which, n), lambda: self._launch(self._schedule.head, named))
-        ids, values = (self._device.download(named[name]) for name in ("best", "signal"))
-        batch = Batch(self._device, named["logits"], ids, values, self._n_vocab)
-        self._turns.hold(which, batch)
-        return batch
-
-    def _named(self, n_rows: int, n_sequences: int) -> dict[str, Any]:
-        """Every buffer of a pass by name, as many rows of it as the pass has."""
-        scratch = {name: buffer[:n_rows] for name, buffer in self._scratch.items()}
-        return {**self._fixed, **scratch, **self._inputs.named(n_rows, n_sequences)}
-
-    def _launch(self, steps: Sequence[CompiledStep], buffers: Mapping[str, Any]) -> None:
-        for step in steps:
-            args = {name: _argument(value, buffers) for name, value in step.args.items()}
-            self._device.launch(step.op, **args)
+        """Milliseconds on the device of the last captured pass of that shape in which every
+        sequence wanted a row of logits; None where there is none."""
+        return self._passes.time(n_rows, n_sequences, n_replays)
 
     # Recurrent state and cells that move
 
@@ -202,11 +157,3 @@ class CompiledProgram:
 
 def _rows_of(schedule: CompiledSchedule, buffer: Scratch) -> int:
     return schedule.few_rows if buffer.few else schedule.many_rows
-
-
-def _argument(value: Any, buffers: Mapping[str, Any]) -> Any:
-    if isinstance(value, str):
-        return buffers[value]
-    if isinstance(value, Rows):
-        return buffers[value.name][value.start : value.stop]
-    return value

@@ -1,0 +1,165 @@
+"""Owns running a pass over the rows of a chunk: which steps, on which parts of which buffers.
+
+A pass of few rows is one graph, in which its numbers come, its steps run and the answers of its
+head go; what a device cannot capture runs step by step. A pass of many rows is launched step by
+step, its head after it. It must not know sessions, nor what steps compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.chunk import Chunk
+from engine.compiled.graphs import Graphs
+from engine.compiled.head import N_BUFFERS, Batch, DeviceRow, Turns
+from engine.compiled.inputs import Inputs
+from engine.compiled.records import CompiledSchedule, CompiledStep, Rows
+from engine.compiled.staging import Staging
+from engine.logits import LogitsRow
+from ptx.device import Device
+
+F32 = npt.NDArray[np.float32]
+
+
+class Passes:
+    """A schedule on the buffers of one device: `fixed` ones whole, `scratch` by rows of a pass."""
+
+    def __init__(
+        self,
+        device: Device,
+        schedule: CompiledSchedule,
+        fixed: Mapping[str, Any],
+        scratch: Mapping[str, Any],
+        inputs: Inputs,
+        staging: Staging,
+        n_vocab: int,
+    ) -> None:
+        """Of logits the first `n_vocab` are told."""
+        self._device, self._schedule = device, schedule
+        self._fixed, self._scratch = fixed, scratch
+        self._inputs, self._staging = inputs, staging
+        self._n_vocab = n_vocab
+        self._ids = staging.array((schedule.few_rows, 2), "i32", "best ids")
+        self._values = staging.array((schedule.few_rows, 4), "f32", "signals")
+        self._graphs = Graphs(device)
+        self._turns = Turns()
+        self._steps = _steps_of(schedule)
+        # Views of buffers by shape of a small pass: there are few, and they come again and again.
+        self._few_bound: dict[tuple[int, ...], dict[str, Any]] = {}
+
+    def run(self, chunk: Chunk) -> Sequence[LogitsRow]:
+        """Run a chunk; the logits of the rows that want them."""
+        n_rows, n_sequences, n_wanted = len(chunk.ids), len(chunk.state_in), len(chunk.rows)
+        self._inputs.write(chunk)
+        if chunk.hidden is not None:
+            self._device.upload(self._scratch["h"][:n_rows], chunk.hidden)
+        self._staging.begin()
+        if n_rows <= self._schedule.few_rows:
+            return self._few(n_rows, n_sequences, n_wanted)
+        self._inputs.send()
+        self._launch(self._steps["many"], self._bound(n_rows, n_sequences))
+        return self._heads(chunk.rows)
+
+    def hidden(self, n_rows: int) -> F32:
+        """The rows that the last pass left, float32 [n_rows, D]."""
+        rows: F32 = self._device.download(self._scratch["h"][:n_rows])
+        return rows
+
+    def time(self, n_rows: int, n_sequences: int, n_replays: int) -> float | None:
+        """As `CompiledProgram.time_pass`."""
+        for which in range(N_BUFFERS):
+            shape = (n_rows, n_sequences, n_sequences, which)
+            elapsed = self._graphs.time(shape, n_replays)
+            if elapsed is not None:
+                return elapsed
+        return None
+
+    def _few(self, n_rows: int, n_sequences: int, n_wanted: int) -> Sequence[LogitsRow]:
+        """A pass of few rows as one graph: its numbers come, it runs, answers of its head go."""
+        which = self._turns.take() if n_wanted else 0
+        shape = (n_rows, n_sequences, n_wanted, which)
+        bound = self._few_bound.get(shape)
+        if bound is None:
+            bound = self._bound(n_rows, n_sequences)
+            bound |= self._bound_head(n_wanted, which) if n_wanted else {}
+            self._few_bound[shape] = bound
+
+        def launch() -> None:
+            self._inputs.send()
+            self._launch(self._steps["few"], bound)
+            if n_wanted:
+                self._launch_head(bound)
+
+        self._graphs.run(shape, launch)
+        return self._answers(which, bound) if n_wanted else []
+
+    def _heads(self, rows: npt.NDArray[np.intp]) -> Sequence[LogitsRow]:
+        """Logits of these rows of a pass of many, as many at once as small passes have."""
+        most = self._schedule.few_rows
+        found: list[LogitsRow] = []
+        for start in range(0, len(rows), most):
+            part = rows[start : start + most]
+            if start:
+                self._inputs.send_rows(part)
+            which = self._turns.take()
+            bound = {
+                **self._fixed, "h": self._scratch["h"], **self._bound_head(len(part), which)
+            }
+            launch = partial(self._launch_head, bound)
+            self._graphs.run((0, 0, len(part), which), launch)
+            found += self._answers(which, bound)
+        return found
+
+    def _launch_head(self, bound: Mapping[str, Any]) -> None:
+        self._launch(self._schedule.head, bound)
+        n_rows = bound["best"].shape[0]
+        self._staging.fetch(bound["best"], self._ids[:n_rows])
+        self._staging.fetch(bound["signal"], self._values[:n_rows])
+
+    def _answers(self, which: int, bound: Mapping[str, Any]) -> list[LogitsRow]:
+        """What the head in buffer `which` found: ids and signals now, logits when asked for."""
+        self._staging.wait()
+        n_rows = bound["best"].shape[0]
+        ids, values = self._ids[:n_rows].copy(), self._values[:n_rows].copy()
+        batch = Batch(self._device, bound["logits"], ids, values, self._n_vocab)
+        self._turns.hold(which, batch)
+        return [DeviceRow(batch, index) for index in range(n_rows)]
+
+    def _bound(self, n_rows: int, n_sequences: int) -> dict[str, Any]:
+        """Every buffer of a pass by name, as many rows of it as the pass has."""
+        scratch = {name: buffer[:n_rows] for name, buffer in self._scratch.items()}
+        return {**self._fixed, **scratch, **self._inputs.named(n_rows, n_sequences)}
+
+    def _bound_head(self, n_wanted: int, which: int) -> dict[str, Any]:
+        """The buffers of a head over so many rows, where they are not those of the pass."""
+        names = ("h_out", "best", "signal", "best_work")
+        return {
+            **{name: self._scratch[name][:n_wanted] for name in names},
+            "rows": self._inputs.named(n_wanted, 1)["rows"],
+            "logits": self._scratch[f"logits.{which}"][:n_wanted],
+        }
+
+    def _launch(self, steps: Sequence[CompiledStep], buffers: Mapping[str, Any]) -> None:
+        for step in steps:
+            args = {name: _argument(value, buffers) for name, value in step.args.items()}
+            self._device.launch(step.op, **args)
+
+
+def _steps_of(schedule: CompiledSchedule) -> dict[str, list[CompiledStep]]:
+    """Steps of each kind of pass, in order."""
+    few = [step for group in (schedule.embed, *schedule.few) for step in group]
+    many = [step for group in (schedule.embed, *schedule.many) for step in group]
+    return {"few": few, "many": many}
+
+
+def _argument(value: Any, buffers: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return buffers[value]
+    if isinstance(value, Rows):
+        return buffers[value.name][value.start : value.stop]
+    return value

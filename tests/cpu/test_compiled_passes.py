@@ -1,0 +1,58 @@
+"""Protects the order of copies and launches of a pass: on a device that does everything late, the
+compiled hybrid gives the bits of one that does everything at once."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.model import Model
+from tests import compiled_hybrid as mini
+from tests.compiled_hybrid import rows
+from tests.deferred_host import DeferredHost
+
+IDS = [(7 * t * t + 13 * t + 5) % 1021 for t in range(60)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mini.write(tmp_path_factory.mktemp("mini") / "mini.mspec", "bf16", mini.SHALLOW)
+
+
+def models(path: Path) -> tuple[DeferredHost, Model, Model]:
+    late = DeferredHost()
+    plan = mini.plan_of(path, mini.SHALLOW)
+    return late, mini.model_of(plan, late), mini.model_of(plan)
+
+
+def test_late_work_gives_the_same_bits(path: Path) -> None:
+    late, *pair = models(path)
+    found = []
+    for model in pair:
+        one, two = model.create_session(), model.create_session()
+        told = [rows(model, one, IDS[:40]).tobytes()]
+        two.prefill(IDS[:20])
+        one.prefill(IDS[40:43])
+        token = one.decode(IDS[43], None)
+        for _ in range(20):
+            token = one.decode(token, None)
+            told.append(repr((token, one.last_signal())).encode())
+        pairs = [token, token]
+        for _ in range(4):
+            pairs = model.decode_batch([one, two], pairs, [None, None])
+            told += [repr(pairs).encode(), rows(model, two, IDS[5:8]).tobytes()]
+        told.append(repr(one.verify(IDS[50:54])).encode())
+        found.append(told)
+    assert found[0] == found[1]
+    assert any(graph.n_replays for graph in late.graphs)
+
+
+def test_a_decoded_token_waits_once(path: Path) -> None:
+    late, model, _ = models(path)
+    session = model.create_session()
+    session.prefill(IDS[:4])
+    token = 1
+    for _ in range(4):
+        token = session.decode(token, None)
+    before = late.n_waits
+    session.decode(token, None)
+    assert late.n_waits == before + 1
