@@ -6,10 +6,9 @@ It overrides what later calls pass, until the session forgets it.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.grammar import Grammar, GrammarText
-from engine.sampling import Sampler, SamplingConfig, Selection
+from engine.sampling import Drawable, Sampler, SamplingConfig, Selection
 from engine.tokenizer import Tokenizer
 
 
@@ -38,7 +37,7 @@ class ChatSampling:
         """Whether it takes the best token of a row, whatever was fed before."""
         return self._grammar is None and self.sampler.is_greedy
 
-    def choose(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> Selection:
+    def choose_row(self, row: Drawable, history: Sequence[int]) -> Selection:
         """The next token after `history`, all tokens fed, prompt included."""
         mask = None
         if self._grammar is not None:
@@ -47,4 +46,4 @@ class ChatSampling:
                 # Ids that the tokenizer does not have are never allowed.
                 mask = np.zeros(self._n_vocab, bool)
                 mask[: len(allowed)] = allowed[: self._n_vocab]
-        return self.sampler.choose(row, history, mask)
+        return self.sampler.choose_row(row, history, mask)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engine.sampling import TokenSignal, greedy_token, token_signal
+from engine.sampling import Draw, DrawRequest, TokenSignal, greedy_token, token_signal
 
 Row = npt.NDArray[np.float32]
 
@@ -25,6 +25,9 @@ class LogitsRow(Protocol):
 
     def signal(self) -> TokenSignal | None:
         """The row's signal, None for a corrupt row."""
+
+    def draw(self, request: DrawRequest) -> Draw | None:
+        """What the device draws, None where the row has none to do it."""
 
     def is_finite(self) -> bool:
         """Whether the row can be used."""
@@ -51,6 +54,10 @@ class HostRow:
     def signal(self) -> TokenSignal | None:
         """In float64 arithmetic."""
         return token_signal(self._row)
+
+    def draw(self, request: DrawRequest) -> None:
+        """None: the sampler looks at the row."""
+        return None
 
     def is_finite(self) -> bool:
         """Whether every logit is."""

@@ -156,7 +156,7 @@ class Session:
         n_before = len(self.history)
         self.history.extend(fed)
         try:
-            return sampler.choose(row.array(), self.history).token
+            return sampler.choose_row(row, self.history).token
         finally:
             del self.history[n_before:]
 

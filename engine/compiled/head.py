@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.compiled.drawing import Drawing
 from engine.errors import RuntimeFailure
-from engine.sampling import TokenSignal
+from engine.sampling import Draw, DrawRequest, TokenSignal
 from ptx.device import Device
 from ptx.op import PtxError
 
@@ -25,13 +26,20 @@ class Batch:
     """Rows of one head: best ids and signals in main memory, logits in a device buffer."""
 
     def __init__(
-        self, device: Device, logits: Any, ids: npt.NDArray[np.int32], values: F32, n_vocab: int
+        self, device: Device, logits: Any, ids: npt.NDArray[np.int32], values: F32,
+        drawing: Drawing,
     ) -> None:
         """Of the buffer's rows, ids [T, 2] and values [T, 4] of `token_signal_wide`."""
-        self._device = device
+        self._device, self._drawing = device, drawing
         self._logits = logits
         self._moved: F32 | None = None
-        self.ids, self.values, self.n_vocab = ids, values, n_vocab
+        self.ids, self.values, self.n_vocab = ids, values, drawing.n_vocab
+
+    def draw(self, index: int, request: DrawRequest) -> Draw:
+        """A token of row `index`, wherever it lies now: the same one."""
+        if self._moved is None:
+            return self._drawing.draw(self._logits[index], request)
+        return self._drawing.draw_moved(self._moved[index], request)
 
     def move(self) -> F32:
         """The logits in main memory, float32 [T, n_vocab]; RuntimeFailure of a lost device."""
@@ -74,6 +82,10 @@ class DeviceRow:
         entropy, top, second, margin = map(float, self._batch.values[self._index])
         best, other = map(int, self._batch.ids[self._index])
         return TokenSignal(entropy, top, second, margin, best, other)
+
+    def draw(self, request: DrawRequest) -> Draw:
+        """What the device draws; RuntimeFailure for a corrupt row, or without a token left."""
+        return self._batch.draw(self._index, request)
 
     def is_finite(self) -> bool:
         """Whether the row has no NaN and a finite best."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chunk import Chunk
+from engine.compiled.drawing import Drawing
 from engine.compiled.graphs import Graphs
 from engine.compiled.head import N_BUFFERS, Batch, DeviceRow, Turns
 from engine.compiled.inputs import Inputs
@@ -43,7 +44,8 @@ class Passes:
         self._device, self._schedule = device, schedule
         self._fixed, self._scratch = fixed, scratch
         self._inputs, self._staging = inputs, staging
-        self._n_vocab = n_vocab
+        # A stage without output has no logits to draw from.
+        self._drawing = Drawing(device, staging, n_vocab) if schedule.head else None
         self._ids = staging.array((schedule.few_rows, 2), "i32", "best ids")
         self._values = staging.array((schedule.few_rows, 4), "f32", "signals")
         self._graphs = Graphs(device)
@@ -123,10 +125,11 @@ class Passes:
 
     def _answers(self, which: int, bound: Mapping[str, Any]) -> list[LogitsRow]:
         """What the head in buffer `which` found: ids and signals now, logits when asked for."""
+        assert self._drawing is not None
         self._staging.wait()
         n_rows = bound["best"].shape[0]
         ids, values = self._ids[:n_rows].copy(), self._values[:n_rows].copy()
-        batch = Batch(self._device, bound["logits"], ids, values, self._n_vocab)
+        batch = Batch(self._device, bound["logits"], ids, values, self._drawing)
         self._turns.hold(which, batch)
         return [DeviceRow(batch, index) for index in range(n_rows)]
 

@@ -5,6 +5,7 @@ Nothing here knows models, grammars or C; a grammar arrives as a mask of allowed
 """
 
 from engine.sampling.config import MAX_LOGIT_BIAS, SamplingConfig
+from engine.sampling.draws import Draw, Drawable, DrawRequest
 from engine.sampling.literals import parse_seed, parse_temperature
 from engine.sampling.row import checked_row, greedy_token, greedy_tokens
 from engine.sampling.sampler import Sampler, SamplerState, Selection, SessionSampling
@@ -12,6 +13,9 @@ from engine.sampling.signals import SignalWindow, TokenSignal, signal_window, to
 
 __all__ = [
     "MAX_LOGIT_BIAS",
+    "Draw",
+    "DrawRequest",
+    "Drawable",
     "Sampler",
     "SamplerState",
     "SamplingConfig",

@@ -79,16 +79,27 @@ def _adjusted(
     return z
 
 
+def window_counts(config: SamplingConfig, history: History) -> tuple[Ids, Ids]:
+    """Tokens of the penalty window, increasing, and how often each is there: int64 [N] each; none
+    where the config penalises nothing."""
+    if not config.penalises:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    window = history[-config.penalty_last_n :] if config.penalty_last_n > 0 else history
+    return np.unique(np.asarray(window, np.int64), return_counts=True)
+
+
+def check_window(tokens: Ids, n_vocab: int) -> None:
+    """InvalidArgument when the increasing `tokens` of a window are not all of the vocabulary."""
+    if len(tokens) and (tokens[0] < 0 or tokens[-1] >= n_vocab):
+        raise InvalidArgument(
+            f"sampler: history tokens {tokens[0]} to {tokens[-1]}, needs 0 to {n_vocab - 1}"
+        )
+
+
 def _penalise(z: Float64, config: SamplingConfig, history: History) -> None:
     """Change `z` float64 [V] in place for each token of the window, once with its count."""
-    window = np.asarray(history[-config.penalty_last_n :] if config.penalty_last_n > 0 else history)
-    if window.shape[0] == 0:
-        return
-    tokens, counts = np.unique(window, return_counts=True)
-    if tokens[0] < 0 or tokens[-1] >= z.shape[0]:
-        raise InvalidArgument(
-            f"sampler: history tokens {tokens[0]} to {tokens[-1]}, needs 0 to {z.shape[0] - 1}"
-        )
+    tokens, counts = window_counts(config, history)
+    check_window(tokens, z.shape[0])
     seen = z[tokens]
     repeat = config.repeat_penalty or 1.0
     # Both branches push a seen token down: a negative logit grows, a positive one shrinks.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import InvalidArgument
-from engine.sampling import chain, plain, rng
+from engine.sampling import chain, draws, plain, rng
 from engine.sampling.config import SamplingConfig
 from engine.sampling.row import checked_row
 
@@ -109,6 +109,32 @@ class Sampler:
             config=self.config,
             seed=self.seed,
             draw_index=draw_index,
+        )
+
+    def choose_row(
+        self,
+        row: draws.Drawable,
+        history: chain.History = (),
+        mask: chain.Mask | None = None,
+    ) -> Selection:
+        """As `choose`, by the row's device where it can."""
+        index = self.n_drawn
+        request = draws.request_of(self._active, history, mask, self.seed or 0, index)
+        chain.check_window(request.tokens, self.n_vocab)
+        draw = row.draw(request)
+        if draw is None:
+            return self.choose(row.array(), history, mask)
+        draws_word = self.seed is not None
+        if draws_word:
+            self._fed_at_draw.append(len(history))
+        return Selection(
+            token=draw.token,
+            log_p_sampler=draw.log_p if draws_word else 0.0,
+            log_p_model=None,
+            sampler_version=draws.VERSION,
+            config=self.config,
+            seed=self.seed,
+            draw_index=index if draws_word else None,
         )
 
     def _pick(self, z: npt.NDArray[np.float64], n_fed: int) -> tuple[int, float, int | None]:

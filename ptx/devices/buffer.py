@@ -61,6 +61,12 @@ class DeviceBuffer:
             raise DeviceError(f"row {row} of {self._shown()}")
         return self._view(row % self.shape[0], self.shape[1:])
 
+    def reshape(self, shape: Shape) -> "DeviceBuffer":
+        """The same cells under other axes; DeviceError for another number of them."""
+        if min(shape, default=0) < 0 or prod(shape) != prod(self.shape):
+            raise DeviceError(f"{self._shown()} as {list(shape)}: not as many cells")
+        return DeviceBuffer(self.device, self.address, tuple(shape), self.dtype, self.owner)
+
     def __iter__(self) -> Any:
         return (self[row] for row in range(len(self)))
 
