@@ -25,7 +25,7 @@ from engine.options import RuntimeOptions
 from engine.prefixes import Prefix
 from engine.program import MAX_ROWS, Program
 from engine.records import ModelPlan
-from engine.recurrent import slots_for, write_zero_slot
+from engine.recurrent import SlotPool, slots_for, write_zero_slot
 from engine.sampling import SamplingConfig
 from engine.session import Session
 from engine.stages import check_present, cut
@@ -73,6 +73,7 @@ class Model:
             check_fits(plan_memory(plan, n_pages, n_slots, MAX_ROWS), device)
             self.program = Program(device, plan, n_cells, n_slots, progress)
         write_zero_slot(self.program, plan.states)
+        self.slots = SlotPool(self.program, n_slots)
         # Not a method of ours: without a reference cycle a closed model's memory goes at once.
         self.pool = KvPool(options.n_context, self.program.copy_page)
 
@@ -93,6 +94,8 @@ class Model:
     def release(self, session: Session) -> None:
         """Give back a closed session's lane and cells."""
         self.pool.drop(session.cells)
+        session.state.free()
+        session.checkpoints.clear()
         self._lanes[session.lane] = None
 
     def sessions(self) -> list[Session]:

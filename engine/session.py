@@ -44,7 +44,7 @@ class Session:
         self.model = model
         self.lane = lane
         self.cells = model.pool.sequence(lane / model.options.n_lanes)
-        self.state = RecurrentState(model.program, lane)
+        self.state = RecurrentState(model.slots)
         self.closed = False
         self._start()
 

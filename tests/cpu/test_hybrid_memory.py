@@ -60,7 +60,7 @@ def test_states_and_slots_are_in_the_memory_plan(plan: ModelPlan) -> None:
     model = opened(plan, n_lanes=3)
     slot = sum(array[0].nbytes for array in model.program.states.values())
     with_lanes = plan_memory(plan, pages_for(256), slots_for(3), MAX_ROWS).state_bytes
-    assert with_lanes - plan_memory(plan, pages_for(256), 0, MAX_ROWS).state_bytes == 7 * slot
+    assert with_lanes - plan_memory(plan, pages_for(256), 0, MAX_ROWS).state_bytes == 10 * slot
 
 
 @pytest.mark.parametrize("how", ["trim", "retire", "reset", "set_position", "restore"])
@@ -73,10 +73,12 @@ def test_windows_free_their_snapshots(
     prefixes.save(session, 2, 5)
     session.verify([1])
     rollback.trim(session, 6)
-    before = held()
+    before, n_free = held(), model.slots.n_free()
     for _ in range(10):
         session.verify([1])
-    assert held() - before > 9 * one
+    # Of them and the prefix two fit into slots.
+    assert 8 * one < held() - before < 10 * one
+    assert model.slots.n_free() == 0
     if how == "trim":
         rollback.trim(session, session.position)
     elif how == "retire":
@@ -88,7 +90,9 @@ def test_windows_free_their_snapshots(
         session.set_position(16)
     else:
         prefixes.restore(session, 2, text(5))
-    assert held() - before < one
+    # The prefix has moved to main memory.
+    assert held() - before < 2 * one
+    assert model.slots.n_free() >= n_free
 
 
 def test_prefixes_free_their_snapshots(plan: ModelPlan, held: Callable[[], int]) -> None:
@@ -97,14 +101,17 @@ def test_prefixes_free_their_snapshots(plan: ModelPlan, held: Callable[[], int])
     session.prefill(text(5))
     prefixes.save(session, 2, 5)
     prefixes.drop(session, 2)
-    before = held()
+    before, n_free = held(), model.slots.n_free()
     for sequence_id in range(2, 12):
-        prefixes.save(session, sequence_id, 5)
-    assert held() - before > 9 * one
-    for _ in range(20):
-        prefixes.save(session, 2, 5)
-    assert held() - before < 12 * one
+        session.prefill([1])
+        prefixes.save(session, sequence_id, session.position)
+    assert 7 * one < held() - before < 11 * one
+    for sequence_id in range(2, 12):
+        prefixes.save(session, sequence_id, session.position)
+    # All of one state, which the session has too.
+    assert held() - before < one
     for sequence_id in range(2, 11):
         prefixes.drop(session, sequence_id)
     prefixes.save(session, 11, 0)
     assert held() - before < one
+    assert model.slots.n_free() >= n_free
