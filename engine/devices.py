@@ -24,12 +24,22 @@ ALIASES = {"CPU0": "CPU"}
 
 @dataclass(frozen=True)
 class DeviceEntry:
-    """One row of the inventory: the name that selects it, what it is, and how it is made."""
+    """One row of the inventory: the name that selects it, what it is, and how it is made.
+
+    `kind` is the device's own name (`host`, `cuda`, `emulator`), known without making it; `arch`
+    that of a card, `sm_90`.
+    """
 
     name: str
     description: str
-    is_gpu: bool
+    kind: str
     make: Callable[[], Device]
+    arch: str = ""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a card."""
+        return bool(self.arch)
 
     @property
     def device(self) -> Device:
@@ -62,14 +72,14 @@ def _opened(name: str) -> Device:
 def _host_entry() -> DeviceEntry:
     host = HostDevice()
     text = f"{host.description}, float32, {_limit_blas()}"
-    return DeviceEntry("CPU", text, False, lambda: host)
+    return DeviceEntry("CPU", text, host.name, lambda: host)
 
 
 def _cuda_entries() -> Iterator[DeviceEntry]:
     found = cuda.available()
     for facts in () if isinstance(found, str) else found:
         make = partial(_cuda_device, facts.ordinal)
-        yield DeviceEntry(f"CUDA{facts.ordinal}", facts.description, True, make)
+        yield DeviceEntry(f"CUDA{facts.ordinal}", facts.description, "cuda", make, facts.arch)
 
 
 def _cuda_device(ordinal: int) -> Device:
@@ -79,7 +89,8 @@ def _cuda_device(ordinal: int) -> Device:
 
 def _emulator_entries() -> Iterator[DeviceEntry]:
     if os.environ.get(EMULATOR_VARIABLE):
-        yield DeviceEntry("EMULATOR", "PTX emulator with its sanitiser", False, _emulator_device)
+        text = "PTX emulator with its sanitiser"
+        yield DeviceEntry("EMULATOR", text, "emulator", _emulator_device)
 
 
 def _emulator_device() -> Device:

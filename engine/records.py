@@ -109,7 +109,8 @@ class ModelPlan:
     sequence's share, float32. `rounds_activations` puts every stored activation on the BF16 grid,
     which is what a BF16 engine computes; without it the host device keeps float32. `stage` is set
     on a plan that was cut to a range of layers. `compiled` is the schedule for a device that runs
-    kernels, where the model has one.
+    kernels, where the model has one. `device` names the one that serves it for a caller who names
+    none; None is the first.
     """
 
     model_id: str
@@ -128,6 +129,7 @@ class ModelPlan:
     rounds_activations: bool = False
     stage: Stage | None = None
     compiled: CompiledSchedule | None = None
+    device: str | None = None
 
     @property
     def layer_range(self) -> tuple[int, int]:

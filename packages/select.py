@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engine.artifacts.content_digest import digest_with, tensor_digests
@@ -21,12 +22,12 @@ from engine.artifacts.mapped_file import MappedFile, printable
 from engine.artifacts.mspec import MspecFile, open_mspec
 from engine.artifacts.mspec_format import MAGIC
 from engine.artifacts.slices import open_parts
-from engine.devices import inventory
+from engine.devices import DeviceEntry, find, inventory
 from engine.errors import InvalidArgument, ModelError
 from engine.records import ModelPlan
 from packages import KNOWN
 from packages.host_profile import HostProfile, read_host
-from packages.package import Artifact, Container, Identity, Package
+from packages.package import HOST, Artifact, Container, Identity, Package, Target
 from packages.selection import NoArtifact, NotSelected, Requested, Selection, evaluate
 from packages.tensor_table import holds_part
 
@@ -63,16 +64,31 @@ def _operator_artifacts(path: Path, packages: list[Package]) -> list[Artifact]:
     return found
 
 
-def open_plan(paths: list[bytes]) -> ModelPlan:
-    """The plan of an artifact in one file, or in parts.
+def open_plan(paths: list[bytes], device: str | None = None) -> ModelPlan:
+    """The plan of an artifact in one file, or in parts, for a device of the inventory; without a
+    name the plan says which.
 
     NoArtifact for files that nobody here can read; NotSelected, naming the requested and the served
-    identities, for a model that is not one of ours; ModelError for a damaged file of ours.
+    identities, for a model that is not one of ours or not for that device; ModelError for a damaged
+    file of ours.
     """
-    source, selection = _select(paths, read_host)
+    wanted = None if device is None else find(device)
+    source, selection = _select(paths, read_host, wanted)
     if selection.match is None:
         raise NotSelected(selection)
-    return selection.match.artifact.plan(source)
+    plan = selection.match.artifact.plan(source)
+    return replace(plan, device=_device_for(selection.match.target) if device is None else device)
+
+
+def _device_for(target: Target) -> str | None:
+    """The first device of the inventory that a target is for."""
+    fitting = (entry for entry in inventory() if entry.kind == target.device)
+    return next((e.name for e in fitting if _suits(e.arch, target.gpu_arch)), None)
+
+
+def _suits(arch: str, wanted: str) -> bool:
+    """Whether a card is of an architecture; the letter says what a kernel uses of it."""
+    return arch.rstrip("af") == wanted.rstrip("af")
 
 
 def select(path: str, host: Callable[[], HostProfile] = read_host) -> Selection:
@@ -102,12 +118,21 @@ def _is_bare_name(path: str) -> bool:
 
 
 def _select(
-    paths: list[bytes], host: Callable[[], HostProfile]
+    paths: list[bytes], host: Callable[[], HostProfile], wanted: DeviceEntry | None = None
 ) -> tuple[Container, Selection]:
     source, artifacts = _open(paths), served_artifacts()
     requested = _identify(source, artifacts)
-    devices = {entry.device.name for entry in inventory()}
-    return source, evaluate(requested, artifacts, devices, host)
+    entries = [wanted] if wanted and wanted.kind == HOST else inventory()
+    devices = {entry.kind for entry in entries}
+
+    def profile() -> HostProfile:
+        """Of the cards those that are like the one that was asked for."""
+        found = host()
+        if wanted is None or not wanted.is_gpu:
+            return found
+        return replace(found, gpus=tuple(g for g in found.gpus if _suits(g.arch, wanted.arch)))
+
+    return source, evaluate(requested, artifacts, devices, profile)
 
 
 def _open(paths: list[bytes]) -> Container:

@@ -2,7 +2,8 @@
 
 `packages.boot` hands the opener over at start-up, so that this tier opens models without knowing
 any. The order of the checks is the ABI's: reporter, pointers, layer range, device, file. With a
-fallback runtime the file comes before the options: those of its models are not ours to judge.
+fallback runtime the file comes before the options: those of its models are not ours to judge. A
+caller who names no device gets the one that the opener found for the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +21,14 @@ from skippy_abi.files import read_paths
 
 POINTER = ffi.sizeof("void *")
 
-Opener = Callable[[list[bytes]], ModelPlan]
+Opener = Callable[[list[bytes], str | None], ModelPlan]
 _openers: list[Opener] = []
 _not_ours: list[type[EngineError]] = []
 
 
 def use_opener(opener: Opener, not_ours: Sequence[type[EngineError]] = ()) -> None:
-    """Take over the function that turns the paths of an artifact into a plan, or refuses.
+    """Take over the function that turns the paths of an artifact, and the device that the caller
+    names, into a plan, or refuses.
 
     Its refusals of the kinds `not_ours` say that another runtime may have the model.
     """
@@ -72,13 +74,15 @@ def _open(
         buffers.write_value(out_model, "void *", ffi.NULL, "out_model")
         plan = None
         if has_fallback:
-            plan = _plan_or_forward(paths)
+            plan = _plan_or_forward(paths, config)
             if plan is None:
                 reporter.hand_over()
                 return
         options = convert.runtime_options(config)
-        device = find(options.device)
-        plan = plan or _openers[0](paths)
+        if options.device is not None:
+            find(options.device)
+        plan = plan or _openers[0](paths, options.device)
+        device = find(options.device or plan.device)
         model = Model(plan, options, device.device, reporter.progress)
         reporter.progress(1.0)
         handle = handles.give(model, "skippy_model")
@@ -86,13 +90,23 @@ def _open(
         reporter.finished(handles.number_of(handle), device.name)
 
 
-def _plan_or_forward(paths: list[bytes]) -> ModelPlan | None:
+def _plan_or_forward(paths: list[bytes], config: Any) -> ModelPlan | None:
     """The plan, or None when the fallback answers the call."""
     try:
-        return _openers[0](paths)
+        return _openers[0](paths, _named_device(config))
     except tuple(_not_ours) as refusal:
         if not fallback.take_over(refusal):
             raise
+        return None
+
+
+def _named_device(config: Any) -> str | None:
+    """The device that a config names; None also where it cannot be read or names none of ours,
+    which is told once the model is known to be ours."""
+    try:
+        name = convert.runtime_options(config).device
+        return name and find(name).name
+    except EngineError:
         return None
 
 

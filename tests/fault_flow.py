@@ -33,7 +33,8 @@ LOST = LostDevice()
 
 def lost_entries() -> Iterator[DeviceEntry]:
     """In the place of the machine's cards: one that can be told to fail."""
-    yield DeviceEntry("LOST0", "a device that fails when told to", True, lambda: LOST)
+    text = "a device that fails when told to"
+    yield DeviceEntry("LOST0", text, "lost", lambda: LOST, "sm_90")
 
 
 def fault_next(device: Any) -> None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tests.abi.native_host import NativeHost
 
 pytest_plugins = ["tests.abi.native_host"]
-LEAVE_LIMIT_S = 2.0
+# It takes parts of a second; on cores that other work has, some. Hanging is what must show.
+LEAVE_LIMIT_S = 10.0
 
 
 @pytest.fixture(scope="session")
