@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from typing import Any
 
 from abi_stubs import stubs
 from engine.artifacts.gguf import open_gguf
+from packages.package import HOST
+from packages.select import is_mspec, select
+from packages.selection import Match
 from skippy_abi import build
 from skippy_abi.client import Host, OpenModel
 
@@ -79,9 +83,13 @@ class Runtime:
         self, path: Path, request: Request, show: Callable[[str], None]
     ) -> Generation:
         """Open the model, answer, close; `show` gets the text as it becomes whole."""
-        result = Generation(device=self._device_name())
+        match = select(str(path)).match
+        name, shown = self._device(match)
+        result = Generation(device=f"{name} ({shown})")
         started = time.perf_counter()
-        model = OpenModel(self._host, path, ctx_size=_context(path), n_batch=2048)
+        model = OpenModel(
+            self._host, path, name, ctx_size=_context(path, match), n_batch=2048
+        )
         result.open_s = time.perf_counter() - started
         session = model.session()
         try:
@@ -135,11 +143,18 @@ class Runtime:
         prompt, metadata = model.template(messages)
         return prompt, json.loads(metadata)
 
-    def _device_name(self) -> str:
+    def _device(self, match: Match | None) -> tuple[str, str]:
+        """Name and description of the first device of the kind that serves the model."""
         ffi = self._host.ffi
-        device = ffi.new("struct skippy_backend_device *")
-        self._host.call("skippy_backend_device_at", 0, device)
-        return f"{ffi.string(device.name).decode()} ({ffi.string(device.description).decode()})"
+        kinds = ffi.typeof("enum skippy_backend_device_type").relements
+        wants_gpu = match is not None and match.target.device != HOST
+        device, count = ffi.new("struct skippy_backend_device *"), ffi.new("size_t *")
+        self._host.call("skippy_backend_device_count", count)
+        for index in range(count[0]):
+            self._host.call("skippy_backend_device_at", index, device)
+            if wants_gpu == (device.type == kinds["SKIPPY_BACKEND_DEVICE_TYPE_GPU"]):
+                break
+        return ffi.string(device.name).decode(), ffi.string(device.description).decode()
 
 
 def open_runtime(folder: Path) -> Runtime:
@@ -148,8 +163,10 @@ def open_runtime(folder: Path) -> Runtime:
     return Runtime(Host([stubs.build(folder), engine]))
 
 
-def _context(path: Path) -> int:
+def _context(path: Path, match: Match | None) -> int:
     """The model's own context, up to the default."""
+    if is_mspec(os.fsencode(path)):
+        return min(match.artifact.dims.n_context, DEFAULT_CONTEXT) if match else DEFAULT_CONTEXT
     with open_gguf(path) as file:
         key = f"{file.get('general.architecture', '')}.context_length"
         return min(int(file.get(key, DEFAULT_CONTEXT)), DEFAULT_CONTEXT)

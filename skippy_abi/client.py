@@ -106,12 +106,18 @@ class Host:
 class OpenModel:
     """An open model: text calls, and sessions."""
 
-    def __init__(self, host: Host, path: Path | bytes, **config: Any) -> None:
+    def __init__(
+        self, host: Host, path: Path | bytes, device: str | None = None, **config: Any
+    ) -> None:
+        """`config` are fields of the runtime's configuration; `device` a name of the inventory."""
         self.host = host
         values = {"lane_count": 1, "ctx_size": 4096, "n_batch": 2048, "include_embeddings": True,
                   "include_output": True, "flash_attn_type": -1, "n_gpu_layers": -1, **config}
         out = host.ffi.new("struct skippy_model **")
         raw_path = path if isinstance(path, bytes) else str(path).encode()
+        name = None if device is None else host.ffi.new("char[]", device.encode())
+        if name is not None:
+            values["selected_backend_device"] = name
         made = host.ffi.new("struct skippy_runtime_config *", values)
         host.call("skippy_model_open", host.ffi.new("char[]", raw_path), made, out)
         self.handle = out[0]

@@ -50,8 +50,7 @@ def answers(
     host: Host, path: Path, device: str, n_tokens: int, prompts: Sequence[Sequence[int]] = PROMPTS
 ) -> list[list[int]]:
     """Greedy ids behind every prompt, one session after another, on one device."""
-    name = host.ffi.new("char[]", device.encode())
-    model = OpenModel(host, path, ctx_size=256, lane_count=2, selected_backend_device=name)
+    model = OpenModel(host, path, device, ctx_size=256, lane_count=2)
     found = []
     for prompt in prompts:
         session = model.session()

@@ -84,7 +84,7 @@ def _load(device: Device, name: str, matrix: Matrix, weights: Mapping[str, Weigh
         elif weight.dtype == "bf16":
             device.upload(rows, weight.stored().cells)
         else:
-            for start, stop, piece in _float32(device, part, weight):
+            for start, stop, piece in float32_pieces(device, part, weight):
                 device.launch(ENCODE_BF16, x=piece, y=rows[start:stop])
     return buffer
 
@@ -107,7 +107,7 @@ def _load_tiles(
             device.upload(code_rows, stored.cells)
             device.upload(scale_rows, _scales(part, stored))
         else:
-            _encode(device, part, weight, matrix.form, code_rows, scale_rows)
+            encode_groups(device, part, weight, matrix.form, code_rows, scale_rows)
     w = device.allocate((n_columns // GROUP, n_rows // ROWS, TILE_BYTES[tiles]), "u8", name)
     device.launch(tile, codes=codes, scales=scales, w=w)
     # The codes go when this returns, and a kernel may still read them.
@@ -121,10 +121,12 @@ def _scales(part: str, stored: Stored) -> Any:
     return stored.scales
 
 
-def _encode(
+def encode_groups(
     device: Device, part: str, weight: Weight, form: Form, codes: Any, scales: Any
 ) -> None:
-    for start, stop, piece in _float32(device, part, weight):
+    """Codes and scales of a weight's rows, into buffers; ModelError names a group without a scale.
+    """
+    for start, stop, piece in float32_pieces(device, part, weight):
         bad = device.allocate((stop - start,), "i32", f"rows of {part} without a scale")
         encode = TILED[form][4]
         device.launch(
@@ -138,7 +140,7 @@ def _encode(
             )
 
 
-def _float32(device: Device, part: str, weight: Weight) -> Iterator[tuple[int, int, Any]]:
+def float32_pieces(device: Device, part: str, weight: Weight) -> Iterator[tuple[int, int, Any]]:
     """A weight's rows as float32 on the device, piece by piece: first row, one past the last."""
     n_rows, width = weight.shape[0], prod(weight.shape[1:])
     step = max(1, min(n_rows, PIECE_BYTES // (4 * width)))

@@ -1,6 +1,7 @@
 """The command line as a person uses it: refusals before anything is opened, streams, seeds."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,11 +14,12 @@ NOWHERE = "there/is/no/such.gguf"
 Ran = subprocess.CompletedProcess[str]
 
 
-def command(*words: str) -> Ran:
-    """Run the command in a fresh process."""
+def command(*words: str, serves: str | None = None) -> Ran:
+    """Run the command in a fresh process, which serves what the tests do, or another table."""
+    more = {} if serves is None else {"MESH_SPECIALIZE_SERVES": serves}
     return subprocess.run(
         [sys.executable, "-m", "packages.cli", *words], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=120, check=False, env={**os.environ, **more},
     )
 
 
@@ -95,6 +97,21 @@ def test_a_tiny_temperature_is_not_greedy_by_underflow(generate: Callable[..., R
     cold = generate("--temperature", "1e-300", "--seed", "3", *words)
     assert "temperature 1e-300, seed 3, sampler" in cold.stderr
     assert json.loads(cold.stdout)["tokens"] == greedy["tokens"]
+
+
+def test_random_weights_are_written_and_served(tmp_path: Path) -> None:
+    """A file of random weights is opened, chosen and run like any other."""
+    path = tmp_path / "random.mspec"
+    words = ("-m", "packages.synthetic_file", str(path), "--package", "qwen3_8_27b:mini")
+    subprocess.run([sys.executable, *words, "--device", "host"], cwd=ROOT, check=True)
+    done = command(
+        "generate", "--model", str(path), "-p", "the", "--temperature", "0", "--max-tokens", "4",
+        "--json", serves=f"{path}.serves.toml",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["tokens"]) == 4
+    assert found["device"].startswith("CPU")
 
 
 def test_what_is_no_mspec_is_said_in_one_line(smollm2_path: Path) -> None:
