@@ -2,7 +2,8 @@
 
     python -m engine.bench decode --package smollm2_135m --device host [--model FILE]
     python -m engine.bench decode --package qwen3_8_27b:tiny --device host
-    python -m engine.bench model                     # whole models: engine/bench_model.py
+    python -m engine.bench model                     # whole models: engine/bench_model/command.py
+    python -m engine.bench endurance                 # mixed requests: engine/bench_endurance/
     python -m engine.bench ops                       # tuned kernels: engine/bench_ops/command.py
 
 A twin has no artifact of its own: it runs on random weights of its shapes.
@@ -20,8 +21,9 @@ import sys
 import time
 from pathlib import Path
 
-from engine.bench_model import DEVICE_NAMES
-from engine.bench_model import main as bench_model
+from engine.bench_endurance.command import main as bench_endurance
+from engine.bench_model.command import main as bench_model
+from engine.bench_model.run import DEVICE_NAMES
 from engine.bench_ops.command import main as bench_ops
 from engine.devices import find
 from engine.model import Model
@@ -62,14 +64,13 @@ def _plan(package: str, path: Path | None) -> ModelPlan:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one benchmark and print its figures as JSON; `model` and `ops` have their own options."""
+    """Run one benchmark; `decode` prints its figures as JSON, the others have their own options."""
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["ops"]:
-        return bench_ops(given[1:])
-    if given[:1] == ["model"]:
-        return bench_model(given[1:])
+    own = {"ops": bench_ops, "model": bench_model, "endurance": bench_endurance}
+    if given and given[0] in own:
+        return own[given[0]](given[1:])
     parser = argparse.ArgumentParser(prog="engine.bench", description="Measure a package.")
-    parser.add_argument("what", choices=["decode", "model", "ops"])
+    parser.add_argument("what", choices=["decode", *own])
     parser.add_argument("--package", default="smollm2_135m")
     parser.add_argument("--device", choices=sorted(DEVICE_NAMES), default="host")
     parser.add_argument("--model", type=Path, help="artifact (default: the package's own fetch)")

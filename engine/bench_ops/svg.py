@@ -40,6 +40,11 @@ def draw(report: Report) -> str:
     judged = [row for row in picked if row.share is not None]
     height = ROOF_HEIGHT + 2 * MARGIN + LINE * (len(judged) + 2)
     body = [*_roofline(report, picked), *_bars(judged, ROOF_HEIGHT + MARGIN)]
+    return document(height, body)
+
+
+def document(height: int, body: Sequence[str]) -> str:
+    """A whole SVG document of WIDTH by so many pixels."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}">\n<style>\n{STYLE}\n</style>\n'
@@ -48,11 +53,13 @@ def draw(report: Report) -> str:
     )
 
 
-def _text(x: float, y: float, words: str, how: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}"{how}>{_safe(words)}</text>'
+def text(x: float, y: float, words: str, how: str = "") -> str:
+    """Words whose line is at y; `how` are further attributes."""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{how}>{safe(words)}</text>'
 
 
-def _safe(words: str) -> str:
+def safe(words: str) -> str:
+    """Words as XML can hold them."""
     return escape(UNWRITABLE.sub("\uFFFD", words), {'"': "&quot;"})
 
 
@@ -81,13 +88,13 @@ class _Axis:
 
 def _roofline(report: Report, rows: Sequence[Judged]) -> Iterator[str]:
     """Operations in a second over operations for a byte, below the measured ceilings."""
-    yield _text(MARGIN, 30, f"Roofline, {report.card}", ' class="title"')
+    yield text(MARGIN, 30, f"Roofline, {report.card}", ' class="title"')
     points = [
         (case.n_flops / case.n_bytes, case.n_flops / row.timed.us.median * 1e6, row)
         for row in rows if (case := row.timed.case).n_flops
     ]
     if not points:
-        yield _text(MARGIN, 60, "nothing was measured")
+        yield text(MARGIN, 60, "nothing was measured")
         return
     reads, product = report.read_ceiling, report.product
     roof = [min(reads * i, product or math.inf) for i, _, _ in points] if reads else []
@@ -97,22 +104,22 @@ def _roofline(report: Report, rows: Sequence[Judged]) -> Iterator[str]:
     y = _Axis([f for _, f, _ in points] + roof, ROOF_HEIGHT - MARGIN, MARGIN)
     for value, at in x.decades():
         yield f'<path class="grid" d="M{at:.1f} {MARGIN}V{ROOF_HEIGHT - MARGIN}"/>'
-        yield _text(at, ROOF_HEIGHT - MARGIN + 16, f"{value:g}", ' text-anchor="middle"')
+        yield text(at, ROOF_HEIGHT - MARGIN + 16, f"{value:g}", ' text-anchor="middle"')
     for value, at in y.decades():
         yield f'<path class="grid" d="M{MARGIN} {at:.1f}H{WIDTH - 160}"/>'
-        yield _text(MARGIN - 6, at + 4, f"{value:.0e}", ' text-anchor="end" class="small"')
-    yield _text(MARGIN, ROOF_HEIGHT - MARGIN + 36, "FLOP / byte; upwards FLOP / s")
+        yield text(MARGIN - 6, at + 4, f"{value:.0e}", ' text-anchor="end" class="small"')
+    yield text(MARGIN, ROOF_HEIGHT - MARGIN + 36, "FLOP / byte; upwards FLOP / s")
     yield from _roof(reads, product, x, y)
     for intensity, rate, row in points:
         yield (
             f'<circle cx="{x.at(intensity):.1f}" cy="{y.at(rate):.1f}" r="4" '
-            f'fill="{_colour(row)}"><title>{_safe(_hint(row))}</title></circle>'
+            f'fill="{_colour(row)}"><title>{safe(_hint(row))}</title></circle>'
         )
     families = dict.fromkeys(row.timed.case.family for row in rows)
     for number, family in enumerate(families):
         at = MARGIN + 20 * number
         yield f'<circle cx="{WIDTH - 140}" cy="{at}" r="5" fill="{COLOURS.get(family, OTHER)}"/>'
-        yield _text(WIDTH - 128, at + 4, family)
+        yield text(WIDTH - 128, at + 4, family)
 
 
 def _roof(reads: float | None, product: float | None, x: _Axis, y: _Axis) -> Iterator[str]:
@@ -136,24 +143,24 @@ def _roof(reads: float | None, product: float | None, x: _Axis, y: _Axis) -> Ite
 
 def _bars(rows: Sequence[Judged], top: float) -> Iterator[str]:
     """A bar for each case: its share of the ceiling, and a mark where its bar is."""
-    yield _text(MARGIN, top, "Share of the measured ceiling; the mark is the bar",
+    yield text(MARGIN, top, "Share of the measured ceiling; the mark is the bar",
                 ' class="title"')
     width = WIDTH - LABELS - MARGIN
     for percent in range(0, 101, 25):
         at = LABELS + width * percent / 100 / MOST_SHARE
         yield f'<path class="grid" d="M{at:.1f} {top + 12}v{LINE * len(rows) + 8}"/>'
-        yield _text(at, top + 30 + LINE * len(rows), f"{percent}%", ' text-anchor="middle"')
+        yield text(at, top + 30 + LINE * len(rows), f"{percent}%", ' text-anchor="middle"')
     for number, row in enumerate(rows):
         at, share = top + 16 + LINE * number, row.share or 0.0
         missed = ' class="missed"' if row.holds is False else ""
         end = f'{missed} text-anchor="end"'
         length = width * min(share, MOST_SHARE) / MOST_SHARE
-        yield _text(LABELS - 8, at + 12, row.timed.case.label, end)
+        yield text(LABELS - 8, at + 12, row.timed.case.label, end)
         yield (
             f'<rect x="{LABELS}" y="{at:.1f}" width="{length:.1f}" height="{LINE - 4}" '
-            f'fill="{_colour(row)}"><title>{_safe(_hint(row))}</title></rect>'
+            f'fill="{_colour(row)}"><title>{safe(_hint(row))}</title></rect>'
         )
-        yield _text(LABELS + length + 6, at + 11, f"{share:.0%}", ' class="small"')
+        yield text(LABELS + length + 6, at + 11, f"{share:.0%}", ' class="small"')
         if row.limit_us:
             wanted = share * row.timed.us.median / row.limit_us
             mark = LABELS + width * min(wanted, MOST_SHARE) / MOST_SHARE

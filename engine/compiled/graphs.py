@@ -38,21 +38,3 @@ class Graphs:
                 launch()
             self._graphs[shape] = graph
         graph.replay()
-
-    def time(self, shape: tuple[int, ...], n_replays: int) -> float | None:
-        """Milliseconds of one replay, by the device's clock over several; None without a graph.
-
-        Each replay does what the pass did again: states that it reads and writes apart stay as
-        they are, and cells get the same rows.
-        """
-        graph = self._graphs.get(shape)
-        if graph is None:
-            return None
-        before, after = self._device.event(), self._device.event()
-        before.record()
-        for _ in range(n_replays):
-            graph.replay()
-        after.record()
-        after.synchronize()
-        elapsed: float = after.milliseconds_since(before)
-        return elapsed / n_replays

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from engine.chunk import Chunk
 from engine.compiled.drawing import Drawing
 from engine.compiled.graphs import Graphs
-from engine.compiled.head import N_BUFFERS, Batch, DeviceRow, Turns
+from engine.compiled.head import Batch, DeviceRow, Turns
 from engine.compiled.inputs import Inputs
 from engine.compiled.records import CompiledSchedule, CompiledStep, Rows
 from engine.compiled.staging import Staging
@@ -72,14 +72,19 @@ class Passes:
         rows: F32 = self._device.download(self._scratch["h"][:n_rows])
         return rows
 
-    def time(self, n_rows: int, n_sequences: int, n_replays: int) -> float | None:
-        """As `CompiledProgram.time_pass`."""
-        for which in range(N_BUFFERS):
-            shape = (n_rows, n_sequences, n_sequences, which)
-            elapsed = self._graphs.time(shape, n_replays)
-            if elapsed is not None:
-                return elapsed
-        return None
+    def launches(
+        self, n_rows: int, n_sequences: int
+    ) -> list[tuple[CompiledStep, dict[str, Any]]]:
+        """As `CompiledProgram.launches`."""
+        n_wanted = min(n_sequences, self._schedule.few_rows)
+        body = self._bound(n_rows, n_sequences)
+        head = body | self._bound_head(n_wanted, self._turns.take())
+        self._inputs.send_rows(np.arange(n_wanted))
+        layers = self._steps["few" if n_rows <= self._schedule.few_rows else "many"]
+        return [
+            (step, {name: _argument(value, buffers) for name, value in step.args.items()})
+            for steps, buffers in ((layers, body), (self._schedule.head, head)) for step in steps
+        ]  # fmt: skip
 
     def _few(self, n_rows: int, n_sequences: int, n_wanted: int) -> Sequence[LogitsRow]:
         """A pass of few rows as one graph: its numbers come, it runs, answers of its head go."""

@@ -19,7 +19,7 @@ from engine.compiled.drawing import buffers_of
 from engine.compiled.inputs import Inputs
 from engine.compiled.pages import BYTES_OF_CELL, Pages
 from engine.compiled.passes import Passes
-from engine.compiled.records import CompiledSchedule, Scratch
+from engine.compiled.records import CompiledSchedule, CompiledStep, Scratch
 from engine.compiled.staging import Staging
 from engine.compiled.weights import load_matrices, matrix_bytes
 from engine.errors import RuntimeFailure
@@ -126,10 +126,12 @@ class CompiledProgram:
         found = self._passes.run(chunk)
         return found, self._passes.hidden(len(chunk.ids)) if self._gives_hidden else None
 
-    def time_pass(self, n_rows: int, n_sequences: int, n_replays: int = 20) -> float | None:
-        """Milliseconds on the device of the last captured pass of that shape in which every
-        sequence wanted a row of logits; None where there is none."""
-        return self._passes.time(n_rows, n_sequences, n_replays)
+    def launches(
+        self, n_rows: int, n_sequences: int
+    ) -> list[tuple[CompiledStep, dict[str, Any]]]:
+        """Every step of a pass of that shape, the head over one row a sequence behind it, with the
+        arguments of its launch. For benchmarks: run again, it computes what the last pass did."""
+        return self._passes.launches(n_rows, n_sequences)
 
     # Recurrent state and cells that move
 

@@ -1,0 +1,1 @@
+"""Long runs of mixed requests on one open model: `python -m engine.bench endurance`."""

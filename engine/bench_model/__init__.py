@@ -1,0 +1,1 @@
+"""The benchmark of a whole model: `python -m engine.bench model`."""
