@@ -16,15 +16,16 @@ I32_BYTES = 4
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes by purpose."""
+    """Bytes by purpose; `state_bytes` is recurrent state."""
 
     weights_bytes: int
+    kv_bytes: int
     state_bytes: int
     scratch_bytes: int
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.state_bytes + self.scratch_bytes
+        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.scratch_bytes
 
 
 def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int, max_rows: int) -> MemoryPlan:
@@ -33,8 +34,8 @@ def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int, max_rows: int) -> M
     row_bytes = 2 * len(plan.kv.layers) * plan.kv.n_heads * plan.kv.d_head * F32_BYTES
     scratch = max_rows * F32_BYTES * sum(_product(c) for c in plan.schedule.buffers.values())
     slot_bytes = F32_BYTES * sum(_product(shape) for shape in plan.states.values())
-    state = n_pages * PAGE_TOKENS * row_bytes + n_slots * slot_bytes
-    return MemoryPlan(weights, state, scratch)
+    kv = n_pages * PAGE_TOKENS * row_bytes
+    return MemoryPlan(weights, kv, n_slots * slot_bytes, scratch)
 
 
 def check_fits(needs: MemoryPlan, device: Device) -> None:
@@ -46,8 +47,8 @@ def check_fits(needs: MemoryPlan, device: Device) -> None:
     if needs.total_bytes > free:
         raise RuntimeFailure(
             f"context: needs {_gib(needs.total_bytes)} GiB (weights {_gib(needs.weights_bytes)}, "
-            f"state {_gib(needs.state_bytes)}, scratch {_gib(needs.scratch_bytes)}), "
-            f"{_gib(free)} free on {device.name}"
+            f"KV {_gib(needs.kv_bytes)}, state {_gib(needs.state_bytes)}, "
+            f"scratch {_gib(needs.scratch_bytes)}), {_gib(free)} free on {device.name}"
         )
 
 

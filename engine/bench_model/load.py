@@ -85,10 +85,10 @@ def memory_row(model: Model, free_before: int, free_now: int) -> dict[str, Any]:
     """
     needs, taken = planned(model), free_before - free_now
     return {
-        "weights_bytes": needs.weights_bytes, "state_bytes": needs.state_bytes,
+        "weights_bytes": needs.weights_bytes, "state_bytes": needs.kv_bytes + needs.state_bytes,
         "scratch_bytes": needs.scratch_bytes, "n_cells": model.options.n_context,
         "n_lanes": model.options.n_lanes, "taken_bytes": taken, "most_bytes": taken,
-        "beyond_bytes": taken - needs.weights_bytes - needs.state_bytes,
+        "beyond_bytes": taken - needs.weights_bytes - needs.kv_bytes - needs.state_bytes,
     }
 
 

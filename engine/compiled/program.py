@@ -56,8 +56,8 @@ def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int) -> MemoryPlan:
         prod(shape) * DTYPES[dtype].itemsize
         for dtype, shape in (*schedule.fixed.values(), *drawing.values())
     )
-    state = n_pages * page_bytes * BYTES_OF_CELL + n_slots * slot_bytes
-    return MemoryPlan(weights, state, scratch + fixed)
+    kv = n_pages * page_bytes * BYTES_OF_CELL
+    return MemoryPlan(weights, kv, n_slots * slot_bytes, scratch + fixed)
 
 
 class CompiledProgram:

@@ -151,13 +151,13 @@ def test_memory_is_planned_and_refused_before_anything_is_allocated(files, monke
     needs = program.plan_memory(plan, 16, 9)
     # Pages: K and V, one layer, one head of 256, 16 cells, 2 bytes.
     slots = 9 * 4 * sum(int(np.prod(shape)) for shape in plan.states.values())
-    assert needs.state_bytes == 16 * 2 * 256 * 16 * 2 + slots
+    assert (needs.kv_bytes, needs.state_bytes) == (16 * 2 * 256 * 16 * 2, slots)
     device = mini.KernelHost()
     monkeypatch.setattr(device, "memory_info", lambda: replace(
         mini.KernelHost().memory_info(), free_bytes=needs.total_bytes // 2
     ))
     monkeypatch.setattr(device, "allocate", None)
-    with pytest.raises(RuntimeFailure, match=r"needs .* GiB \(weights .*, state .*, scratch"):
+    with pytest.raises(RuntimeFailure, match=r"GiB \(weights .*, KV .*, state .*, scratch"):
         mini.model_of(plan, device)
     assert isinstance(needs, MemoryPlan)
 
