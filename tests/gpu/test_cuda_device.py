@@ -212,8 +212,8 @@ def test_a_failed_capture_leaves_the_device_well(device):
     assert (device.download(args["y"]) == scaled(device.download(args["x"]))).all()
 
 
-@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
-def test_programmatic_launches_keep_their_order(card, tmp_path, monkeypatch, captured):
+def programmatic(card, tmp_path, monkeypatch):
+    """The op with a programmatic launch, which lets the next one begin at once."""
     if int(card.facts.arch.removeprefix("sm_")) < 90:
         pytest.skip("programmatic launches need sm_90")
     text = TEXT.replace(".version 7.0\n.target sm_70", ".version 8.0\n.target sm_90")
@@ -222,7 +222,30 @@ def test_programmatic_launches_keep_their_order(card, tmp_path, monkeypatch, cap
     plant(tmp_path, monkeypatch, text.replace(
         begin, f"    griddepcontrol.launch_dependents;\n    griddepcontrol.wait;\n{begin}"
     ))
-    op = scale_op(lambda dims: Launch(dims["T"], 64, programmatic=True))
+    return scale_op(lambda dims: Launch(dims["T"], 64, programmatic=True))
+
+
+def test_a_graph_brings_its_numbers_and_takes_them_back(card, tmp_path, monkeypatch):
+    op = programmatic(card, tmp_path, monkeypatch)
+    h = card.allocate((512, 256), "f32", "h")
+    given, taken = (card.pinned((512, 256), "f32", name) for name in ("given", "taken"))
+    step = {"x": h, "y": h, "factor": 2.0, "shift": 1, "negate": False}
+    card.launch(op, **step)
+    with card.capture() as graph:
+        card.upload_async(h, given)
+        for _ in range(3):
+            card.launch(op, **step)
+        card.download_async(h, taken)
+    for value in range(20):
+        given[...] = value
+        graph.replay()
+        card.synchronize()
+        assert (taken == 8 * value + 7).all()
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_programmatic_launches_keep_their_order(card, tmp_path, monkeypatch, captured):
+    op = programmatic(card, tmp_path, monkeypatch)
     h = card.allocate((512, 256), "f32", "h")
     step = {"x": h, "y": h, "factor": 1.0, "shift": 1, "negate": False}
     card.launch(op, **step)
