@@ -39,10 +39,10 @@ def put(folder: Path, name: bytes) -> bytes:
 
 
 def refusal(path: bytes | Path) -> str:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ModelError) as caught:
         open_gguf(path)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     message = str(caught.value)
     assert message.isprintable()
     return message

@@ -131,12 +131,12 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_lie_is_refused_at_once_with_its_value(case: str, put: Any) -> None:
     raw, message = BAD[case]
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ModelError) as caught:
         put(raw)
     assert message in str(caught.value)
     assert "x.safetensors" in str(caught.value)
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_too_many_tensors_and_duplicates_in_a_crowd_cost_little(put: Any) -> None:
@@ -145,10 +145,10 @@ def test_too_many_tensors_and_duplicates_in_a_crowd_cost_little(put: Any) -> Non
     with pytest.raises(ModelError, match="32769 tensors"):
         put(pack("{" + many + "}"))
     names = ",".join(f'"{i}":0' for i in range(200_000))
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ModelError, match="occurs twice"):
         put(pack("{" + names + ',"7":1}'))
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_every_truncation_and_every_flipped_header_byte_is_refused_or_harmless(put: Any) -> None:

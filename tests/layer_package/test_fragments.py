@@ -60,10 +60,10 @@ def refused_as(act: Callable[[], object]) -> str | None:
 def test_an_unsound_file_is_refused_with_its_kind(case: Unsound, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(case.data)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(GgufError) as caught:
         read(path)
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.5
     assert caught.value.kind == case.kind
     assert caught.value.issue.artifact == "layers/x.gguf"
     assert str(tmp_path) not in str(caught.value)

@@ -96,9 +96,9 @@ VALUES = [
     ("name", "value"), VALUES, ids=[f"{name}-{i}" for i, (name, _) in enumerate(VALUES)]
 )
 def test_other_values(name: str, value: Any) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert failures(values_of(**{name: value}))
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_some_block_is_trunk() -> None:

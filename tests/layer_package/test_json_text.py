@@ -96,10 +96,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=list(HOSTILE))
 def test_it_costs_little(data: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ManifestError):
         parse_json(data)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
     tracemalloc.start()
     try:
         with pytest.raises(ManifestError):

@@ -113,7 +113,7 @@ def test_a_peer_that_stalls_is_left(coordinator: Coordinator, cache: Path, stall
         if stalls != "answer":
             size = len(wanted) if stalls == "end" else 100
             send(len(wanted), coordinator.entry(LAYER)["sha256"], wanted[:size])(stream, request)
-        gone.wait(5)
+        gone.wait(20)
 
     with fake_peer(answer) as connect:
 
@@ -125,7 +125,7 @@ def test_a_peer_that_stalls_is_left(coordinator: Coordinator, cache: Path, stall
         began = time.monotonic()
         client = ArtifactClient(impatient, PEER, cache, limits=limits)
         assert failure(client, coordinator.last_load).kind == "transfer_timeout"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
         gone.set()
 
 

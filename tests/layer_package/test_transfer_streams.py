@@ -94,7 +94,7 @@ def test_a_peer_that_says_too_little_gets_no_answer(
         assert stream.read(1) == b""
         stream.close()
     coordinator.join()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     (reason,) = coordinator.reasons
     assert reason.kind == ("transfer_truncated" if ends else "transfer_timeout")
 
