@@ -36,6 +36,7 @@ class DeferredHost(KernelHost):
         self.waiting: list[Call] = []
         self.graphs: list[DeferredGraph] = []
         self.n_waits = 0
+        self.loads: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
         self._open: DeferredGraph | None = None
         self._pinned: list[Array] = []
 
@@ -45,6 +46,11 @@ class DeferredHost(KernelHost):
     def launch(self, op: Op, **args: Any) -> None:
         """Put a launch in line."""
         self._put(lambda: super(DeferredHost, self).launch(op, **args))
+
+    def prepare(self, op: Op, **args: Any) -> None:
+        """Remember which kernels were asked for."""
+        shapes = tuple(value.shape for value in args.values() if hasattr(value, "shape"))
+        self.loads.append((op.name, shapes))
 
     def copy(self, source: Any, target: Any) -> None:
         """Put a copy in line."""

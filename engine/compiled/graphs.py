@@ -14,19 +14,19 @@ MAX_GRAPHS = 96
 
 
 class Graphs:
-    """Graphs by shape. The first pass of a shape runs eagerly: it loads kernels, which cannot be
-    done while a graph is recorded."""
+    """Graphs by shape, where the device `can`. The first pass of a shape runs eagerly: it may load
+    kernels, which cannot be done while a graph is recorded."""
 
     def __init__(self, device: Any) -> None:
         """Graphs of one device."""
         self._device = device
-        self._can = hasattr(device, "capture")
+        self.can = hasattr(device, "capture")
         self._seen: set[tuple[int, ...]] = set()
         self._graphs: dict[tuple[int, ...], Any] = {}
 
     def run(self, shape: tuple[int, ...], launch: Callable[[], None]) -> None:
         """Run the launches of a pass of this shape."""
-        if not self._can or shape not in self._seen:
+        if not self.can or shape not in self._seen:
             self._seen.add(shape)
             launch()
             return

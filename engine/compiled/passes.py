@@ -8,6 +8,7 @@ step, its head after it. It must not know sessions, nor what steps compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,8 @@ from engine.logits import LogitsRow
 from ptx.device import Device
 
 F32 = npt.NDArray[np.float32]
+# Threads that compile kernels at once while a model is opened.
+N_LOADERS = 8
 
 
 class Passes:
@@ -85,6 +88,20 @@ class Passes:
             (step, {name: _argument(value, buffers) for name, value in step.args.items()})
             for steps, buffers in ((layers, body), (self._schedule.head, head)) for step in steps
         ]  # fmt: skip
+
+    def prepare(self) -> None:
+        """Load the kernels of one token and of a prompt, several at once: a driver compiles each,
+        and the first token would wait for one after the other."""
+        if not self._graphs.can:
+            return
+        device: Any = self._device
+        wanted = {}
+        for n_rows in (1, self._schedule.many_rows):
+            for step, args in self.launches(n_rows, 1):
+                shapes = tuple(getattr(value, "shape", None) for value in args.values())
+                wanted[step.op.name, shapes] = (step.op, args)
+        with ThreadPoolExecutor(N_LOADERS) as pool:
+            list(pool.map(lambda one: device.prepare(one[0], **one[1]), wanted.values()))
 
     def _few(self, n_rows: int, n_sequences: int, n_wanted: int) -> Sequence[LogitsRow]:
         """A pass of few rows as one graph: its numbers come, it runs, answers of its head go."""

@@ -103,6 +103,7 @@ class CompiledProgram:
             self._passes = Passes(
                 device, schedule, fixed, scratch, inputs, staging, plan.n_vocab
             )
+            self._passes.prepare()
         except PtxError as error:
             raise RuntimeFailure(f"context: {error}") from None
 

@@ -110,6 +110,10 @@ class CompiledDevice(ABC):
             self._loaded[digest] = self._load(text, op.name, shown)
         return self._loaded[digest]
 
+    def prepare(self, op: Op, **args: Any) -> None:
+        """Load the kernel that a launch with these arguments runs; several threads may at once."""
+        self.loaded(op, checked_dims(op, args))
+
     def loaded(self, op: Op, dims: Dims) -> Loaded:
         """The kernel that `launch` runs for these dims: for tools that ask what it takes."""
         return self._loaded_kernel(op, pick(op, self.target, dims), dims)

@@ -56,3 +56,12 @@ def test_a_decoded_token_waits_once(path: Path) -> None:
     before = late.n_waits
     session.decode(token, None)
     assert late.n_waits == before + 1
+
+
+def test_kernels_of_a_token_and_of_a_prompt_are_loaded_at_once(path: Path) -> None:
+    late, model, _ = models(path)
+    few, many = (
+        {step.op.name for step, _ in model.program.launches(n_rows, 1)} for n_rows in (1, 17)
+    )
+    assert {name for name, _ in late.loads} == few | many
+    assert len(late.loads) == len(set(late.loads))
