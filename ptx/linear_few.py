@@ -7,7 +7,7 @@ Long because the geometry of shared memory is one calculation.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptx.op import Constant, Dims, Kernel, Launch, Op, Param, buf
 from ptx.weight_tiles import ROWS, TILE_BYTES
@@ -36,13 +36,16 @@ class Chip:
     n_blocks      blocks of a launch; 0: one for each job's tiles
     wanted_bytes  shared memory of a block that leaves room for another, and shared_bytes all of it;
                   least_bytes is taken in any case, where two such blocks shall not meet on an SM
-    max_tiles     tiles of a job; max_stages: jobs in flight for each warp; max_steps: steps of 16
-                  rows whose sums a warp keeps, for one product of 8 columns
+    max_tiles     tiles of a job, and least_tiles, below which there is no layout; max_stages: jobs
+                  in flight for each warp; max_steps: steps of 16 rows whose sums a warp keeps, for
+                  one product of 8 columns
     n_warps       warps among which K is split, the same in all layouts of a target: bits follow it
+    n_shares      warps that share a ring, each with every other step of its jobs; both read the
+                  digits that either makes, of all of x or of two groups at a time
     n_resident    blocks that an SM shall hold
     staged_bytes  the most that bf16 activations may take in shared memory
     tiles         of the launches that this layout is for: tiles of a block, of each bank
-    max_tokens    the same: tokens
+    tokens        the same: tokens
     """
 
     arch: str
@@ -55,11 +58,21 @@ class Chip:
     max_stages: int = 6
     max_steps: int = 10
     n_warps: int = 7
+    n_shares: int = 1
     n_resident: int = 2
     staged_bytes: int = 40 << 10
     least_bytes: int = 0
+    least_tiles: int = 1
     tiles: range = range(1 << 30)
-    max_tokens: int = MAX_TOKENS
+    tokens: range = range(1, MAX_TOKENS + 1)
+
+
+def _shares(max_tiles: int, max_steps: int, tokens: range, staged_bytes: int = 0) -> Chip:
+    """Two warps to a ring, neither without a step: one block a multiprocessor, with all it has."""
+    return Chip(
+        "sm_90a", "8.0", "bulk", 132, 227 << 10, 227 << 10, max_tiles, max_steps=max_steps,
+        n_shares=2, n_resident=1, staged_bytes=staged_bytes, least_tiles=3, tokens=tokens,
+    )
 
 
 # The first that is for a launch is taken. sm_90a, 132 multiprocessors of 228 KiB: two blocks of a
@@ -68,11 +81,15 @@ class Chip:
 # Three of the first kind do not fit, nor two of the second, so that an SM that is free early takes
 # none from another: KNOWLEDGE/pitfalls/a-free-multiprocessor-takes-a-second-block.md
 # sm_80: cards with 99 KiB a block, of any number of multiprocessors.
-CHIPS: Mapping[str, tuple[Chip, ...]] = {
+# sm_90a_shares: the same multiprocessors, one block on each. Two warps a ring are for launches that
+# wait for instructions and not for memory:
+# KNOWLEDGE/findings/several-tokens-want-more-warps-on-the-same-rows.md
+SHARES = "sm_90a_shares"
+LAYOUTS: Mapping[str, tuple[Chip, ...]] = {
     "sm_90a": (
         Chip(
             "sm_90a", "8.0", "bulk", 264, 105 << 10, 105 << 10, 8, max_steps=9,
-            tiles=range(6, 20), max_tokens=2,
+            tiles=range(6, 20), tokens=range(1, 3),
         ),
         Chip(
             "sm_90a", "8.0", "bulk", 132, 120 << 10, 227 << 10, max_steps=8, least_bytes=114 << 10
@@ -81,10 +98,39 @@ CHIPS: Mapping[str, tuple[Chip, ...]] = {
         # the 2,176 pairs of gate and up are without an empty one for 128 blocks.
         Chip("sm_90a", "8.0", "bulk", 128, 227 << 10, 227 << 10, 2, max_steps=4, n_resident=1),
     ),
+    # A job has a step for either warp, or 3 tiles. bf16 cells are staged where one product of 8
+    # columns has both digits of all tokens: else digits of two groups at a time take less room and
+    # fewer instructions. Sums of 9 tokens and more take twice the registers: parts of two jobs of
+    # few tiles, or else of one.
+    SHARES: (
+        _shares(10, 8, range(1, 5), staged_bytes=160 << 10),
+        _shares(10, 8, range(5, 9)),
+        _shares(8, 8, range(9, MAX_TOKENS + 1)),
+        _shares(8, 4, range(9, MAX_TOKENS + 1)),
+    ),
     "sm_80": (
         Chip("sm_80", "7.0", "cp.async", 0, 99 << 10, 99 << 10, 8, 4, n_warps=4, n_resident=1),
     ),
 }
+
+# The fewest tokens for which launches take two warps a ring where they can, as those of fewer take
+# the layouts of sm_90a; None: no launch does, until `engine.bench ops`, which times both in one
+# run, has it faster on a card.
+SHARED_FROM: int | None = None
+
+
+def preferred(shared_from: int | None) -> Mapping[str, tuple[Chip, ...]]:
+    """The layouts of each kernel, by the name of its file, in the order in which they are tried."""
+    if shared_from is None:
+        return LAYOUTS
+    shares = tuple(
+        replace(chip, tokens=range(max(shared_from, chip.tokens.start), chip.tokens.stop))
+        for chip in LAYOUTS[SHARES]
+    )
+    return {SHARES: (*shares, *LAYOUTS["sm_90a"]), **{s: LAYOUTS[s] for s in ("sm_90a", "sm_80")}}
+
+
+CHIPS = preferred(SHARED_FROM)
 
 
 @dataclass(frozen=True)
@@ -147,6 +193,7 @@ class Geometry:
     n_tiles: int
     n_stages: int
     n_warps: int
+    n_shares: int
     staged: bool
     compact: bool
     slot_bytes: int
@@ -162,7 +209,7 @@ def choose(form: Form, chips: tuple[Chip, ...], dims: Dims) -> tuple[Chip, Geome
     """The layout for dims and its geometry, or None where shared memory has no room for any."""
     for chip in chips:
         tiles = dims["I"] // form.n_banks // max(1, chip.n_blocks)
-        if dims["T"] <= chip.max_tokens and (chip.n_blocks == 0 or tiles in chip.tiles):
+        if dims["T"] in chip.tokens and (chip.n_blocks == 0 or tiles in chip.tiles):
             found = geometry(form, chip, dims)
             if found:
                 return chip, found
@@ -171,7 +218,8 @@ def choose(form: Form, chips: tuple[Chip, ...], dims: Dims) -> tuple[Chip, Geome
 
 def geometry(form: Form, chip: Chip, dims: Dims) -> Geometry | None:
     """One layout's geometry for dims, or None: the largest jobs, then most of them in flight."""
-    for n_tiles in range(max(1, chip.max_tiles // form.n_banks), 0, -1):
+    least = ceil_div(chip.least_tiles, form.n_banks)
+    for n_tiles in range(max(least, chip.max_tiles // form.n_banks), least - 1, -1):
         for n_bytes in (chip.wanted_bytes, chip.shared_bytes):
             for n_stages in range(chip.max_stages, 1, -1):
                 found = _placed(form, chip, dims, n_tiles, n_stages)
@@ -190,9 +238,9 @@ def _placed(form: Form, chip: Chip, dims: Dims, most: int, n_stages: int) -> Geo
     # One product of 8 columns has both digits of 4 tokens.
     compact = staged and dims["T"] <= 4
     n_panes = 1 if compact else 2 * ceil_div(dims["T"], 8)
-    # Each step of 16 rows takes 4 registers a pane for as long as a part lasts.
+    # Each of a warp's steps of 16 rows takes 4 registers a pane for as long as a part lasts.
     even = ceil_div(longest, ceil_div(longest, most))
-    steps_of_job = rows_of_a_part(form, even) // 16
+    steps_of_job = rows_of_a_job(form, chip, even) // 16 // chip.n_shares
     jobs = max(1, chip.max_steps // n_panes // steps_of_job)
     n_subs = min(jobs, ceil_div(longest, most))
     # No part and no job of the shortest block may be empty: there is no copy of nothing.
@@ -203,16 +251,24 @@ def _placed(form: Form, chip: Chip, dims: Dims, most: int, n_stages: int) -> Geo
     slot_bytes = form.n_banks * n_tiles * TILE_BYTES[form.weight]
     x_at = chip.n_warps * n_stages * slot_bytes
     # The digits of x and what they count; for the norm each warp's share of the squares.
-    factors_at = x_at + (x_bytes if staged else 0)
+    factors_at = x_at + (x_bytes if staged else _window_bytes(chip, dims["T"]))
     sums_at = factors_at + (_up_to_16(4 * dims["T"] * dims["R"]) if staged else 0)
     partials_at = sums_at + _up_to_16(4 * dims["T"] * chip.n_warps if form.normed else 0)
     n_columns = dims["T"] * (2 if compact else 1)
-    bars_at = partials_at + 4 * chip.n_warps * n_columns * n_subs * rows_of_a_part(form, n_tiles)
+    n_sums = n_columns * n_subs * rows_of_a_job(form, chip, n_tiles)
+    bars_at = partials_at + 4 * chip.n_warps * n_sums
     shared_bytes = max(chip.least_bytes, bars_at + 2 * 8 * chip.n_warps * n_stages)
     return Geometry(
-        n_blocks, n_parts, n_subs, n_tiles, n_stages, chip.n_warps, staged, compact, slot_bytes,
-        x_at, factors_at, sums_at, partials_at, bars_at, shared_bytes,
+        n_blocks, n_parts, n_subs, n_tiles, n_stages, chip.n_warps, chip.n_shares, staged, compact,
+        slot_bytes, x_at, factors_at, sums_at, partials_at, bars_at, shared_bytes,
     )
+
+
+def _window_bytes(chip: Chip, n_tokens: int) -> int:
+    """Where x is not staged: digits and factors of two groups of each ring that warps share."""
+    if chip.n_shares == 1:
+        return 0
+    return chip.n_warps * chip.n_shares * ceil_div(n_tokens, 8) * 8 * (2 * GROUP + 4)
 
 
 def _up_to_16(n_bytes: int) -> int:
@@ -224,9 +280,10 @@ def ceil_div(n: int, by: int) -> int:
     return -(-n // by)
 
 
-def rows_of_a_part(form: Form, n_tiles: int) -> int:
-    """Rows of partial results that a warp keeps: whole steps of 16 of the tensor cores."""
-    return 16 * (n_tiles if form.n_banks == 2 else ceil_div(n_tiles, 2))
+def rows_of_a_job(form: Form, chip: Chip, n_tiles: int) -> int:
+    """Rows of partial results of a ring's job: as many steps of 16 for each warp that shares it."""
+    n_steps = n_tiles if form.n_banks == 2 else ceil_div(n_tiles, 2)
+    return 16 * chip.n_shares * ceil_div(n_steps, chip.n_shares)
 
 
 def op(
@@ -240,7 +297,7 @@ def op(
         params=params(form),
         tolerance="bf16_output" if epilogue == "swiglu" else "f32_reduction",
         kernels=(
-            *(_tuned(name, form, target, layouts) for target, layouts in chips.items()),
+            *(_tuned(name, form, stem, layouts) for stem, layouts in chips.items()),
             _portable(name, form),
         ),
         requires=requires(form),
@@ -255,17 +312,19 @@ def _with_tiles(form: Form, dims: Dims) -> Dims:
     return {"T": dims["T"], "K": dims["K"], **tiles, **{w: dims[w] for w in widths}}
 
 
-def _tuned(name: str, form: Form, target: str, chips: tuple[Chip, ...]) -> Kernel:
+def _tuned(name: str, form: Form, stem: str, chips: tuple[Chip, ...]) -> Kernel:
+    target = chips[0].arch
     is_bulk = chips[0].feed == "bulk"
     special = ("cp.async.bulk", "griddepcontrol") if is_bulk else ("cp.async",)
 
     def launch(dims: Dims) -> Launch:
         chip, found = _chosen(form, chips, dims)
         # With bulk copies one warp more fills the rings.
-        return Launch(found.n_blocks, 32 * (chip.n_warps + is_bulk), found.shared_bytes, is_bulk)
+        n_warps = chip.n_shares * chip.n_warps + is_bulk
+        return Launch(found.n_blocks, 32 * n_warps, found.shared_bytes, is_bulk)
 
     return Kernel(
-        target, launch,
+        target, launch, form=stem.removeprefix(target).lstrip("_"),
         fits=lambda dims: dims["T"] <= MAX_TOKENS and choose(form, chips, dims) is not None,
         # Integer products are exact, so that a card and the emulator have equal bits.
         special=(*special, "mma (s8)"),

@@ -18,5 +18,6 @@ OP = op(
     "linear_xbf16_int4_tiles", "int4", "none", normed=False,
     examples=(
         {"T": 1, "N": 5120, "K": 17408},
+        {"T": 8, "N": 5120, "K": 17408},
     ),
 )

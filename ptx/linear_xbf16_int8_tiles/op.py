@@ -18,5 +18,6 @@ OP = op(
     "linear_xbf16_int8_tiles", "int8", "none", normed=False,
     examples=(
         {"T": 1, "N": 5120, "K": 17408},
+        {"T": 8, "N": 5120, "K": 17408},
     ),
 )

@@ -20,5 +20,6 @@ OP = op(
     "norm_linear_int8_tiles", "int8", "none", normed=True,
     examples=(
         {"T": 1, "N": 248320, "K": 5120},
+        {"T": 8, "N": 248320, "K": 5120},
     ),
 )

@@ -20,5 +20,6 @@ OP = op(
     "norm_linear_int8_tiles_split2", "int8", "split2", normed=True,
     examples=(
         {"T": 1, "A": 10240, "B": 6144, "K": 5120},
+        {"T": 8, "A": 10240, "B": 6144, "K": 5120},
     ),
 )
