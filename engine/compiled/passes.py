@@ -7,7 +7,7 @@ step, its head after it. It must not know sessions, nor what steps compute.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -57,17 +57,28 @@ class Passes:
         # Views of buffers by shape of a small pass: there are few, and they come again and again.
         self._few_bound: dict[tuple[int, ...], dict[str, Any]] = {}
 
-    def run(self, chunk: Chunk) -> Sequence[LogitsRow]:
-        """Run a chunk; the logits of the rows that want them."""
+    def run(
+        self, chunk: Chunk, seen: Callable[[F32], None] | None = None
+    ) -> Sequence[LogitsRow]:
+        """Run a chunk; the logits of the rows that want them. `seen` as in `CompiledProgram.run`.
+        """
         n_rows, n_sequences, n_wanted = len(chunk.ids), len(chunk.state_in), len(chunk.rows)
         self._inputs.write(chunk)
         if chunk.hidden is not None:
             self._device.upload(self._scratch["h"][:n_rows], chunk.hidden)
         self._staging.begin()
-        if n_rows <= self._schedule.few_rows:
+        is_few = n_rows <= self._schedule.few_rows
+        if is_few and seen is None:
             return self._few(n_rows, n_sequences, n_wanted)
         self._inputs.send()
-        self._launch(self._steps["many"], self._bound(n_rows, n_sequences))
+        bound = self._bound(n_rows, n_sequences)
+        if seen is None:
+            self._launch(self._steps["many"], bound)
+        else:
+            layers = self._schedule.few if is_few else self._schedule.many
+            for group in (self._schedule.embed, *layers):
+                self._launch(group, bound)
+                seen(self.hidden(n_rows))
         return self._heads(chunk.rows)
 
     def hidden(self, n_rows: int) -> F32:

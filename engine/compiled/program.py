@@ -121,10 +121,13 @@ class CompiledProgram:
         return buffer
 
     @refuses
-    def run(self, chunk: Chunk) -> tuple[Sequence[LogitsRow], F32 | None]:
+    def run(
+        self, chunk: Chunk, seen: Callable[[F32], None] | None = None
+    ) -> tuple[Sequence[LogitsRow], F32 | None]:
         """Logits of the rows that want them, and the hidden rows of a stage that gives
-        them; KV pages and recurrent state are written for all."""
-        found = self._passes.run(chunk)
+        them; KV pages and recurrent state are written for all. `seen` gets the residual stream,
+        [n_rows, D], after the embedding and after each layer, which then run without a graph."""
+        found = self._passes.run(chunk, seen)
         return found, self._passes.hidden(len(chunk.ids)) if self._gives_hidden else None
 
     def launches(

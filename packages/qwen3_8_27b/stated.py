@@ -94,6 +94,29 @@ def check_config(document: Any, what: str, dims: HybridDims, key: str) -> None:
         raise ModelError(f"{what}: {'; '.join(faults)}")
 
 
+def config_json(dims: HybridDims) -> dict[str, Any]:
+    """The text config.json that states these dims: what `check_config` takes.
+
+    Of three-axis positions only the number of pairs matters to text; they are shared out evenly.
+    """
+    n_pairs = dims.d_rotary // 2
+    section = [n_pairs - 2 * (n_pairs // 3), n_pairs // 3, n_pairs // 3]
+    return {
+        "model_type": "qwen3_5_text",
+        **{field: getattr(dims, name) for field, name in CONFIG_FIELDS.items()},
+        **{field: value for field, value in CONFIG_FIXED.items() if value is not None},
+        "full_attention_interval": dims.full_attention_interval,
+        "layer_types": [
+            "full_attention" if dims.is_full(i) else "linear_attention"
+            for i in range(dims.n_layers)
+        ],
+        "rope_parameters": {
+            **ROPE_FIXED, "rope_theta": dims.rope_theta, "mrope_section": section,
+            "partial_rotary_factor": dims.d_rotary / dims.d_head,
+        },
+    }
+
+
 def check_gguf(file: GgufFile, dims: HybridDims, key: str) -> None:
     """ModelError naming every metadata key that contradicts the dims."""
     stated = file.get("general.architecture")

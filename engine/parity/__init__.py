@@ -1,0 +1,1 @@
+"""Whether a compiled model computes what another implementation does: layers, logits, ids, NLL."""
