@@ -2,6 +2,7 @@
 copies wait for the next call that waits. What is changed too early then shows in the results. It
 captures graphs too: lists of calls that a replay puts in line again."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,11 +35,12 @@ class DeferredHost(KernelHost):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[Call] = []
-        self.graphs: list[DeferredGraph] = []
+        # Those that somebody still holds: a device lives longer than its models.
+        self.graphs: weakref.WeakSet[DeferredGraph] = weakref.WeakSet()
         self.n_waits = 0
         self.loads: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
         self._open: DeferredGraph | None = None
-        self._pinned: list[Array] = []
+        self._pinned: list[weakref.ref[Array]] = []
 
     def _put(self, call: Call) -> None:
         (self._open.calls if self._open else self.waiting).append(call)
@@ -78,7 +80,8 @@ class DeferredHost(KernelHost):
     def pinned(self, shape: tuple[int, ...], dtype: str, name: str) -> Array:
         """An array for asynchronous copies."""
         made = self.allocate(shape, dtype, name)
-        self._pinned.append(made)
+        self._pinned = [ref for ref in self._pinned if ref() is not None]
+        self._pinned.append(weakref.ref(made))
         return made
 
     def upload_async(self, buffer: Any, cells: Array) -> None:
@@ -92,7 +95,8 @@ class DeferredHost(KernelHost):
         self._put(lambda: cells.__setitem__(..., buffer))
 
     def _check(self, buffer: Any, cells: Array) -> None:
-        assert any(cells is one or cells.base is one for one in self._pinned), "needs pinned cells"
+        pinned = [ref() for ref in self._pinned]
+        assert any(cells is one or cells.base is one for one in pinned), "needs pinned cells"
         assert cells.shape == buffer.shape
         assert cells.dtype == buffer.dtype
         assert cells.dtype in DTYPES.values()
@@ -103,6 +107,6 @@ class DeferredHost(KernelHost):
         self._open = DeferredGraph(self)
         try:
             yield self._open
-            self.graphs.append(self._open)
+            self.graphs.add(self._open)
         finally:
             self._open = None
