@@ -139,22 +139,14 @@ class Drawing:
             for dtype, names in NUMBERS.items() for at, name in enumerate(names)
         }  # fmt: skip
         window = self._bring_window(request)
-        if window:
-            self._device.launch(
-                COUNT_TOKENS, counts=on["counts"], ids=window["ids"], lanes=window["lanes"],
-                delta=window["enter"],
-            )  # fmt: skip
+        self._count(window, "enter")
         self._device.launch(
             ADJUST_LOGITS, logits=logits, counts=on["counts"],
             mask=on["everything" if request.mask is None else "mask"], bias_ids=on["bias_ids"],
             bias=on["bias"], z=on["z"],
             **{name: numbers[name] for name in ("repeat", "frequency", "presence")},
         )  # fmt: skip
-        if window:
-            self._device.launch(
-                COUNT_TOKENS, counts=on["counts"], ids=window["ids"], lanes=window["lanes"],
-                delta=window["leave"],
-            )  # fmt: skip
+        self._count(window, "leave")
         self._device.launch(
             SAMPLE_WIDE, z=on["z"],
             **{name: on[name] for name in ("ids", "weights", "n_left", "work")},
@@ -163,6 +155,14 @@ class Drawing:
                 for name in ("temperature", "top_p", "log_min_p", "top_k", "seed", "draw")
             },
         )
+
+    def _count(self, window: dict[str, Any], delta: str) -> None:
+        """Let the window's tokens enter the counts, or leave them."""
+        if window:
+            self._device.launch(
+                COUNT_TOKENS, counts=self._on["counts"], ids=window["ids"],
+                lanes=window["lanes"], delta=window[delta],
+            )  # fmt: skip
 
     def _bring_window(self, request: DrawRequest) -> dict[str, Any]:
         """Send the tokens of the penalty window; no buffers where there are none."""
