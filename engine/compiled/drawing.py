@@ -1,14 +1,17 @@
-"""Owns drawing a token from a row of logits that lies on the device: two launches, a few bytes.
+"""Owns drawing a token from a row of logits that lies on the device: two launches, a few bytes,
+captured with their copies for each place of a row.
 
 The chain's penalties, biases and mask make adjusted logits, from which one token is drawn
 (`adjust_logits`, `sample_wide`; counts of the penalty window come and go by `count_tokens`). It
 must not know sessions, configs or random states: a request says it all.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from engine.compiled.graphs import Graphs
 from engine.compiled.staging import Staging
 from engine.errors import RuntimeFailure
 from engine.sampling import MAX_LOGIT_BIAS, Draw, DrawRequest
@@ -31,6 +34,8 @@ CROSSING = (*NUMBERS, "mask", "bias_ids", "bias", "ids", "weights")
 FIRST = {"counts": 0, "work": 0, "everything": 2**32 - 1, "bias_ids": -1, "bias": 0.0}
 CORRUPT, BANNED = -1, -2
 WINDOW = ("ids", "lanes", "enter", "leave")
+# Where a row lies that was in main memory.
+MOVED = (-1, 0)
 
 
 def buffers_of(n_vocab: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -66,8 +71,9 @@ class Drawing:
                 self._host[name] = staging.array(shape, dtype, f"drawing: {name}")
             if name in FIRST:
                 device.upload(self._on[name], np.full(shape, FIRST[name], DTYPES[dtype]))
+        self._graphs = Graphs(device)
         self._n_window = 0
-        self._is_biased = False
+        self._is_biased = self._has_counts = False
 
     def draw_moved(self, row: Array, request: DrawRequest) -> Draw:
         """As `draw`, from a row in main memory: float32 [n_vocab]."""
@@ -76,20 +82,28 @@ class Drawing:
             self._device.upload(self._on["row"], row)
         except PtxError as error:
             raise RuntimeFailure(f"device: {error}") from None
-        return self.draw(self._on["row"], request)
+        return self.draw(self._on["row"], request, MOVED)
 
-    def draw(self, logits: Any, request: DrawRequest) -> Draw:
+    def draw(self, logits: Any, request: DrawRequest, place: tuple[int, int]) -> Draw:
         """A token of a row: logits f32 [V'], V' >= n_vocab, of which the first n_vocab count.
+        `place` stands for where they lie: equal places, equal addresses.
 
         RuntimeFailure for a row with a NaN or infinity, and when every token is banned.
         """
         try:
             self._staging.settle()
+            self._forget_window()
             self._staging.begin()
-            self._bring(request)
-            self._launch(logits[: self.n_vocab].reshape((1, self.n_vocab)), request)
-            for name in ("ids", "weights"):
-                self._staging.fetch(self._on[name], self._host[name])
+            self._write(request)
+            window = self._bring_window(request)
+            row = logits[: self.n_vocab].reshape((1, self.n_vocab))
+            is_masked = request.mask is not None
+            launch = partial(self._launch, row, is_masked, window)
+            # A window has a length of its own each time.
+            if window:
+                launch()
+            else:
+                self._graphs.run((*place, is_masked), launch)
             self._staging.wait()
         except PtxError as error:
             raise RuntimeFailure(f"device: {error}") from None
@@ -103,8 +117,8 @@ class Drawing:
         weight, total = self._host["weights"][0].tolist()
         return Draw(token, weight, total)
 
-    def _bring(self, request: DrawRequest) -> None:
-        """Send what the request says."""
+    def _write(self, request: DrawRequest) -> None:
+        """Take what the request says, and bring its biases where they are others than before."""
         values: dict[str, tuple[float | int, ...]] = {
             "f64": (
                 request.repeat, request.frequency, request.presence, request.temperature,
@@ -115,13 +129,11 @@ class Drawing:
         }
         for name, numbers in values.items():
             self._host[name][...] = numbers
-            self._staging.send(self._on[name], self._host[name])
         if request.bias or self._is_biased:
             self._bring_bias(request.bias)
         if request.mask is not None:
             bits = np.packbits(request.mask, bitorder="little")
             self._host["mask"].view(np.uint8)[0, : len(bits)] = bits
-            self._staging.send(self._on["mask"], self._host["mask"])
 
     def _bring_bias(self, bias: tuple[tuple[int, float], ...]) -> None:
         self._host["bias_ids"].fill(-1)
@@ -132,17 +144,19 @@ class Drawing:
             self._staging.send(self._on[name], self._host[name])
         self._is_biased = bool(bias)
 
-    def _launch(self, logits: Any, request: DrawRequest) -> None:
+    def _launch(self, logits: Any, is_masked: bool, window: dict[str, Any]) -> None:
+        """Bring the numbers, choose, take the answer."""
         on = self._on
+        for name in (*NUMBERS, *(("mask",) if is_masked else ())):
+            self._staging.send(on[name], self._host[name])
         numbers = {
             name: on[dtype][at : at + 1]
             for dtype, names in NUMBERS.items() for at, name in enumerate(names)
         }  # fmt: skip
-        window = self._bring_window(request)
         self._count(window, "enter")
         self._device.launch(
             ADJUST_LOGITS, logits=logits, counts=on["counts"],
-            mask=on["everything" if request.mask is None else "mask"], bias_ids=on["bias_ids"],
+            mask=on["mask" if is_masked else "everything"], bias_ids=on["bias_ids"],
             bias=on["bias"], z=on["z"],
             **{name: numbers[name] for name in ("repeat", "frequency", "presence")},
         )  # fmt: skip
@@ -155,14 +169,24 @@ class Drawing:
                 for name in ("temperature", "top_p", "log_min_p", "top_k", "seed", "draw")
             },
         )
+        for name in ("ids", "weights"):
+            self._staging.fetch(on[name], self._host[name])
 
     def _count(self, window: dict[str, Any], delta: str) -> None:
         """Let the window's tokens enter the counts, or leave them."""
         if window:
+            self._has_counts = delta == "enter"
             self._device.launch(
                 COUNT_TOKENS, counts=self._on["counts"], ids=window["ids"],
                 lanes=window["lanes"], delta=window[delta],
             )  # fmt: skip
+
+    def _forget_window(self) -> None:
+        """After a draw that failed between the two counts are not zero."""
+        if self._has_counts:
+            zeros = np.zeros((1, self.n_vocab), np.int32)
+            self._device.upload(self._on["counts"], zeros)
+            self._has_counts = False
 
     def _bring_window(self, request: DrawRequest) -> dict[str, Any]:
         """Send the tokens of the penalty window; no buffers where there are none."""

@@ -13,6 +13,7 @@ from engine.compiled.staging import Staging
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.sampling import Sampler, SamplerState, SamplingConfig
 from engine.sampling.draws import VERSION
+from ptx.device import DeviceError
 from tests import compiled_hybrid as mini
 from tests.cpu.test_sampling_ops import random_config
 from tests.deferred_host import DeferredHost
@@ -28,6 +29,10 @@ class PlainRow:
 
     def __init__(self, drawing, row, moved=False):
         self.drawing, self.row, self.moved = drawing, row, moved
+        # One place for all rows, as a buffer of logits is.
+        if not hasattr(drawing, "padded"):
+            drawing.padded = drawing._device.allocate((N_PADDED,), "f32", "logits")
+        self.padded = drawing.padded
 
     def array(self):
         return self.row
@@ -35,11 +40,10 @@ class PlainRow:
     def draw(self, request):
         if self.moved:
             return self.drawing.draw_moved(self.row, request)
-        padded = self.drawing._device.allocate((N_PADDED,), "f32", "logits")
         cells = np.full(N_PADDED, -np.inf, np.float32)
         cells[:N_VOCAB] = self.row
-        self.drawing._device.upload(padded, cells)
-        return self.drawing.draw(padded, request)
+        self.drawing._device.upload(self.padded, cells)
+        return self.drawing.draw(self.padded, request, (0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,25 @@ def test_a_history_that_is_none_is_refused_before_the_device(drawing):
         with pytest.raises(InvalidArgument, match="history tokens"):
             sampler.choose_row(PlainRow(drawing, np.zeros(N_VOCAB, np.float32)), history)
     assert sampler.n_drawn == 0
+
+
+def test_a_draw_that_broke_off_leaves_no_counts(drawing, monkeypatch):
+    row = np.linspace(0, 3, N_VOCAB, dtype=np.float32)
+    want = Sampler(HOT, N_VOCAB).choose(row, [5, 6, 6]).token
+    device, launch = drawing._device, drawing._device.launch
+
+    def breaks(op, **args):
+        if op.name == "adjust_logits":
+            raise DeviceError("planted")
+        launch(op, **args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "launch", breaks)
+        with pytest.raises(RuntimeFailure, match="planted"):
+            Sampler(HOT, N_VOCAB).choose_row(PlainRow(drawing, row), [5, 5, 130])
+    found = Sampler(HOT, N_VOCAB).choose_row(PlainRow(drawing, row), [5, 6, 6])
+    assert found.token == want
+    assert not device.download(drawing._on["counts"]).any()
 
 
 @pytest.fixture(scope="module")
