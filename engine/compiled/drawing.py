@@ -1,11 +1,12 @@
 """Owns drawing a token from a row of logits that lies on the device: two launches, a few bytes,
-captured with their copies for each place of a row.
+captured with their copies.
 
-The chain's penalties, biases and mask make adjusted logits, from which one token is drawn
+The row is copied to one place first, so that one graph serves all. The chain's penalties, biases and mask make adjusted logits, from which one token is drawn
 (`adjust_logits`, `sample_wide`; counts of the penalty window come and go by `count_tokens`). It
 must not know sessions, configs or random states: a request says it all.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,8 +35,6 @@ CROSSING = (*NUMBERS, "mask", "bias_ids", "bias", "ids", "weights")
 FIRST = {"counts": 0, "work": 0, "everything": 2**32 - 1, "bias_ids": -1, "bias": 0.0}
 CORRUPT, BANNED = -1, -2
 WINDOW = ("ids", "lanes", "enter", "leave")
-# Where a row lies that was in main memory.
-MOVED = (-1, 0)
 
 
 def buffers_of(n_vocab: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -77,33 +76,31 @@ class Drawing:
 
     def draw_moved(self, row: Array, request: DrawRequest) -> Draw:
         """As `draw`, from a row in main memory: float32 [n_vocab]."""
-        try:
-            self._staging.settle()
-            self._device.upload(self._on["row"], row)
-        except PtxError as error:
-            raise RuntimeFailure(f"device: {error}") from None
-        return self.draw(self._on["row"], request, MOVED)
+        return self._draw(lambda: self._device.upload(self._on["row"], row), request)
 
-    def draw(self, logits: Any, request: DrawRequest, place: tuple[int, int]) -> Draw:
+    def draw(self, logits: Any, request: DrawRequest) -> Draw:
         """A token of a row: logits f32 [V'], V' >= n_vocab, of which the first n_vocab count.
-        `place` stands for where they lie: equal places, equal addresses.
 
         RuntimeFailure for a row with a NaN or infinity, and when every token is banned.
         """
+        row = logits[: self.n_vocab]
+        return self._draw(lambda: self._device.copy(row, self._on["row"]), request)
+
+    def _draw(self, bring_row: Callable[[], None], request: DrawRequest) -> Draw:
         try:
             self._staging.settle()
             self._forget_window()
             self._staging.begin()
             self._write(request)
             window = self._bring_window(request)
-            row = logits[: self.n_vocab].reshape((1, self.n_vocab))
+            bring_row()
             is_masked = request.mask is not None
-            launch = partial(self._launch, row, is_masked, window)
+            launch = partial(self._launch, is_masked, window)
             # A window has a length of its own each time.
             if window:
                 launch()
             else:
-                self._graphs.run((*place, is_masked), launch)
+                self._graphs.run((int(is_masked),), launch)
             self._staging.wait()
         except PtxError as error:
             raise RuntimeFailure(f"device: {error}") from None
@@ -144,8 +141,8 @@ class Drawing:
             self._staging.send(self._on[name], self._host[name])
         self._is_biased = bool(bias)
 
-    def _launch(self, logits: Any, is_masked: bool, window: dict[str, Any]) -> None:
-        """Bring the numbers, choose, take the answer."""
+    def _launch(self, is_masked: bool, window: dict[str, Any]) -> None:
+        """Bring the numbers, choose from the row that was brought, take the answer."""
         on = self._on
         for name in (*NUMBERS, *(("mask",) if is_masked else ())):
             self._staging.send(on[name], self._host[name])
@@ -155,7 +152,7 @@ class Drawing:
         }  # fmt: skip
         self._count(window, "enter")
         self._device.launch(
-            ADJUST_LOGITS, logits=logits, counts=on["counts"],
+            ADJUST_LOGITS, logits=on["row"].reshape((1, self.n_vocab)), counts=on["counts"],
             mask=on["mask" if is_masked else "everything"], bias_ids=on["bias_ids"],
             bias=on["bias"], z=on["z"],
             **{name: numbers[name] for name in ("repeat", "frequency", "presence")},

@@ -27,10 +27,10 @@ class Batch:
 
     def __init__(
         self, device: Device, logits: Any, ids: npt.NDArray[np.int32], values: F32,
-        drawing: Drawing, which: int,
+        drawing: Drawing,
     ) -> None:
-        """Of the rows of buffer `which`, ids [T, 2] and values [T, 4] of `token_signal_wide`."""
-        self._device, self._drawing, self._which = device, drawing, which
+        """Of the buffer's rows, ids [T, 2] and values [T, 4] of `token_signal_wide`."""
+        self._device, self._drawing = device, drawing
         self._logits = logits
         self._moved: F32 | None = None
         self.ids, self.values, self.n_vocab = ids, values, drawing.n_vocab
@@ -38,7 +38,7 @@ class Batch:
     def draw(self, index: int, request: DrawRequest) -> Draw:
         """A token of row `index`, wherever it lies now: the same one."""
         if self._moved is None:
-            return self._drawing.draw(self._logits[index], request, (self._which, index))
+            return self._drawing.draw(self._logits[index], request)
         return self._drawing.draw_moved(self._moved[index], request)
 
     def move(self) -> F32:

@@ -162,7 +162,7 @@ class Passes:
         self._staging.wait()
         n_rows = bound["best"].shape[0]
         ids, values = self._ids[:n_rows].copy(), self._values[:n_rows].copy()
-        batch = Batch(self._device, bound["logits"], ids, values, self._drawing, which)
+        batch = Batch(self._device, bound["logits"], ids, values, self._drawing)
         self._turns.hold(which, batch)
         return [DeviceRow(batch, index) for index in range(n_rows)]
 

@@ -29,10 +29,6 @@ class PlainRow:
 
     def __init__(self, drawing, row, moved=False):
         self.drawing, self.row, self.moved = drawing, row, moved
-        # One place for all rows, as a buffer of logits is.
-        if not hasattr(drawing, "padded"):
-            drawing.padded = drawing._device.allocate((N_PADDED,), "f32", "logits")
-        self.padded = drawing.padded
 
     def array(self):
         return self.row
@@ -42,8 +38,9 @@ class PlainRow:
             return self.drawing.draw_moved(self.row, request)
         cells = np.full(N_PADDED, -np.inf, np.float32)
         cells[:N_VOCAB] = self.row
-        self.drawing._device.upload(self.padded, cells)
-        return self.drawing.draw(self.padded, request, (0, 0))
+        padded = self.drawing._device.allocate((N_PADDED,), "f32", "logits")
+        self.drawing._device.upload(padded, cells)
+        return self.drawing.draw(padded, request)
 
 
 @pytest.fixture(scope="module")
