@@ -1,9 +1,10 @@
 """Owns drawing a token from a row of logits that lies on the device: two launches, a few bytes,
 captured with their copies.
 
-The row is copied to one place first, so that one graph serves all. The chain's penalties, biases and mask make adjusted logits, from which one token is drawn
-(`adjust_logits`, `sample_wide`; counts of the penalty window come and go by `count_tokens`). It
-must not know sessions, configs or random states: a request says it all.
+The row is copied to one place first, so that one graph serves all. The chain's penalties, biases
+and mask make adjusted logits, from which one token is drawn (`adjust_logits`, `sample_wide`; counts
+of the penalty window come and go by `count_tokens`). It must not know sessions, configs or random
+states: a request says it all.
 """
 
 from collections.abc import Callable
