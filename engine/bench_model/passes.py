@@ -15,8 +15,7 @@ from engine.bench_model.step_times import launches_of, step_row, whole_us
 from engine.model import Model
 from engine.session import Session
 
-# Two for each of the two buffers of logits: one runs eagerly, one is recorded.
-WARM_STEPS = 4
+WARM_STEPS = 2
 # Tokens that a session of a batch has before it decodes.
 BATCH_CONTEXT = 64
 

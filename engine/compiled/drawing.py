@@ -8,7 +8,6 @@ states: a request says it all.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,12 +95,11 @@ class Drawing:
             window = self._bring_window(request)
             bring_row()
             is_masked = request.mask is not None
-            launch = partial(self._launch, is_masked, window)
             # A window has a length of its own each time.
             if window:
-                launch()
+                self._launch(is_masked, window)
             else:
-                self._graphs.run((int(is_masked),), launch)
+                self._graphs.run((int(is_masked),), lambda _: self._launch(is_masked, {}))
             self._staging.wait()
         except PtxError as error:
             raise RuntimeFailure(f"device: {error}") from None

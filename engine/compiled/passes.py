@@ -18,7 +18,7 @@ import numpy.typing as npt
 from engine.chunk import Chunk
 from engine.compiled.drawing import Drawing
 from engine.compiled.graphs import Graphs
-from engine.compiled.head import Batch, DeviceRow, Turns
+from engine.compiled.head import N_BUFFERS, Batch, DeviceRow, Turns
 from engine.compiled.inputs import Inputs
 from engine.compiled.records import CompiledSchedule, CompiledStep, Rows
 from engine.compiled.staging import Staging
@@ -116,22 +116,28 @@ class Passes:
 
     def _few(self, n_rows: int, n_sequences: int, n_wanted: int) -> Sequence[LogitsRow]:
         """A pass of few rows as one graph: its numbers come, it runs, answers of its head go."""
+        shape = (n_rows, n_sequences, n_wanted)
         which = self._turns.take() if n_wanted else 0
-        shape = (n_rows, n_sequences, n_wanted, which)
-        bound = self._few_bound.get(shape)
-        if bound is None:
-            bound = self._bound(n_rows, n_sequences)
-            bound |= self._bound_head(n_wanted, which) if n_wanted else {}
-            self._few_bound[shape] = bound
 
-        def launch() -> None:
+        def launch(which: int) -> None:
+            bound = self._bound_few(*shape, which)
             self._inputs.send()
             self._launch(self._steps["few"], bound)
             if n_wanted:
                 self._launch_head(bound)
 
-        self._graphs.run(shape, launch)
-        return self._answers(which, bound) if n_wanted else []
+        self._graphs.run(shape, launch, which, N_BUFFERS if n_wanted else 1)
+        return self._answers(which, self._bound_few(*shape, which)) if n_wanted else []
+
+    def _bound_few(
+        self, n_rows: int, n_sequences: int, n_wanted: int, which: int
+    ) -> Mapping[str, Any]:
+        key = (n_rows, n_sequences, n_wanted, which)
+        if key not in self._few_bound:
+            bound = self._bound(n_rows, n_sequences)
+            bound |= self._bound_head(n_wanted, which) if n_wanted else {}
+            self._few_bound[key] = bound
+        return self._few_bound[key]
 
     def _heads(self, rows: npt.NDArray[np.intp]) -> Sequence[LogitsRow]:
         """Logits of these rows of a pass of many, as many at once as small passes have."""
@@ -141,14 +147,15 @@ class Passes:
             part = rows[start : start + most]
             if start:
                 self._inputs.send_rows(part)
-            which = self._turns.take()
-            bound = {
-                **self._fixed, "h": self._scratch["h"], **self._bound_head(len(part), which)
-            }
-            launch = partial(self._launch_head, bound)
-            self._graphs.run((0, 0, len(part), which), launch)
-            found += self._answers(which, bound)
+            which, n_rows = self._turns.take(), len(part)
+            bounds = [self._bound_head(n_rows, one) for one in range(N_BUFFERS)]
+            launch = partial(self._launch_heads, bounds)
+            self._graphs.run((0, 0, n_rows), launch, which, N_BUFFERS)
+            found += self._answers(which, bounds[which])
         return found
+
+    def _launch_heads(self, bounds: Sequence[Mapping[str, Any]], which: int) -> None:
+        self._launch_head({**self._fixed, "h": self._scratch["h"], **bounds[which]})
 
     def _launch_head(self, bound: Mapping[str, Any]) -> None:
         self._launch(self._schedule.head, bound)

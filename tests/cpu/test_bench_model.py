@@ -105,8 +105,8 @@ def test_the_pool_has_the_cells_that_phases_need():
         phases=["prefill", "batch"], prompts=[24, 512], contexts=[8192], batches=[1, 8],
         tables=[(8, 1000)], table_prompt=2048, steps=32,
     )
-    # 8 sessions of 64 tokens, one more, four that warm up, and 32 steps: 808 cells, in pages of 16.
-    assert (run.cells_for(options), run.lanes_for(options)) == (816, 8)
+    # 8 sessions of 64 tokens, one more, two that warm up, and 32 steps: 792 cells, in pages of 16.
+    assert (run.cells_for(options), run.lanes_for(options)) == (800, 8)
     options.phases = ["decode", "steps"]
     assert run.cells_for(options) == 8240
     options.phases = ["load"]

@@ -65,3 +65,14 @@ def test_kernels_of_a_token_and_of_a_prompt_are_loaded_at_once(path: Path) -> No
     )
     assert {name for name, _ in late.loads} == few | many
     assert len(late.loads) == len(set(late.loads))
+
+
+def test_nothing_is_captured_after_a_shape_has_come_twice(path: Path) -> None:
+    late, model, _ = models(path)
+    session = model.create_session()
+    session.prefill(IDS[:20])
+    token = session.decode(session.decode(1, None), None)
+    n_graphs = len(late.graphs)
+    for _ in range(6):
+        token = session.decode(token, None)
+    assert len(late.graphs) == n_graphs == 2
