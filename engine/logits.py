@@ -4,6 +4,7 @@ A row may still lie on the device: the greedy token and the signal come from the
 must not know sessions nor devices.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ class LogitsRow(Protocol):
     def signal(self) -> TokenSignal | None:
         """The row's signal, None for a corrupt row."""
 
-    def draw(self, request: DrawRequest) -> Draw | None:
+    def draw(self, request: Callable[[], DrawRequest]) -> Draw | None:
         """What the device draws, None where the row has none to do it."""
 
     def is_finite(self) -> bool:
@@ -55,7 +56,7 @@ class HostRow:
         """In float64 arithmetic."""
         return token_signal(self._row)
 
-    def draw(self, request: DrawRequest) -> None:
+    def draw(self, request: Callable[[], DrawRequest]) -> None:
         """None: the sampler looks at the row."""
         return None
 

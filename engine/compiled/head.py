@@ -7,6 +7,7 @@ memory before their buffer is used again. It must not know schedules.
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,9 +84,9 @@ class DeviceRow:
         best, other = map(int, self._batch.ids[self._index])
         return TokenSignal(entropy, top, second, margin, best, other)
 
-    def draw(self, request: DrawRequest) -> Draw:
+    def draw(self, request: Callable[[], DrawRequest]) -> Draw:
         """What the device draws; RuntimeFailure for a corrupt row, or without a token left."""
-        return self._batch.draw(self._index, request)
+        return self._batch.draw(self._index, request())
 
     def is_finite(self) -> bool:
         """Whether the row has no NaN and a finite best."""

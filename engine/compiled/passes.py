@@ -54,8 +54,6 @@ class Passes:
         self._graphs = Graphs(device)
         self._turns = Turns()
         self._steps = _steps_of(schedule)
-        # Views of buffers by shape of a small pass: there are few, and they come again and again.
-        self._few_bound: dict[tuple[int, ...], dict[str, Any]] = {}
 
     def run(
         self, chunk: Chunk, seen: Callable[[F32], None] | None = None
@@ -116,60 +114,51 @@ class Passes:
 
     def _few(self, n_rows: int, n_sequences: int, n_wanted: int) -> Sequence[LogitsRow]:
         """A pass of few rows as one graph: its numbers come, it runs, answers of its head go."""
-        shape = (n_rows, n_sequences, n_wanted)
-        which = self._turns.take() if n_wanted else 0
 
         def launch(which: int) -> None:
-            bound = self._bound_few(*shape, which)
+            bound = self._bound(n_rows, n_sequences)
             self._inputs.send()
             self._launch(self._steps["few"], bound)
             if n_wanted:
-                self._launch_head(bound)
+                self._launch_head(bound, n_wanted, which)
 
-        self._graphs.run(shape, launch, which, N_BUFFERS if n_wanted else 1)
-        return self._answers(which, self._bound_few(*shape, which)) if n_wanted else []
-
-    def _bound_few(
-        self, n_rows: int, n_sequences: int, n_wanted: int, which: int
-    ) -> Mapping[str, Any]:
-        key = (n_rows, n_sequences, n_wanted, which)
-        if key not in self._few_bound:
-            bound = self._bound(n_rows, n_sequences)
-            bound |= self._bound_head(n_wanted, which) if n_wanted else {}
-            self._few_bound[key] = bound
-        return self._few_bound[key]
+        shape = (n_rows, n_sequences, n_wanted)
+        if not n_wanted:
+            self._graphs.run(shape, launch)
+            return []
+        which = self._turns.take()
+        self._graphs.run(shape, launch, which, N_BUFFERS)
+        return self._answers(n_wanted, which)
 
     def _heads(self, rows: npt.NDArray[np.intp]) -> Sequence[LogitsRow]:
         """Logits of these rows of a pass of many, as many at once as small passes have."""
         most = self._schedule.few_rows
+        bound = {**self._fixed, "h": self._scratch["h"]}
         found: list[LogitsRow] = []
         for start in range(0, len(rows), most):
             part = rows[start : start + most]
             if start:
                 self._inputs.send_rows(part)
             which, n_rows = self._turns.take(), len(part)
-            bounds = [self._bound_head(n_rows, one) for one in range(N_BUFFERS)]
-            launch = partial(self._launch_heads, bounds)
+            launch = partial(self._launch_head, bound, n_rows)
             self._graphs.run((0, 0, n_rows), launch, which, N_BUFFERS)
-            found += self._answers(which, bounds[which])
+            found += self._answers(n_rows, which)
         return found
 
-    def _launch_heads(self, bounds: Sequence[Mapping[str, Any]], which: int) -> None:
-        self._launch_head({**self._fixed, "h": self._scratch["h"], **bounds[which]})
+    def _launch_head(self, bound: Mapping[str, Any], n_rows: int, which: int) -> None:
+        """The head over so many of the rows in `bound`, into buffer `which`."""
+        named = {**bound, **self._bound_head(n_rows, which)}
+        self._launch(self._schedule.head, named)
+        self._staging.fetch(named["best"], self._ids[:n_rows])
+        self._staging.fetch(named["signal"], self._values[:n_rows])
 
-    def _launch_head(self, bound: Mapping[str, Any]) -> None:
-        self._launch(self._schedule.head, bound)
-        n_rows = bound["best"].shape[0]
-        self._staging.fetch(bound["best"], self._ids[:n_rows])
-        self._staging.fetch(bound["signal"], self._values[:n_rows])
-
-    def _answers(self, which: int, bound: Mapping[str, Any]) -> list[LogitsRow]:
+    def _answers(self, n_rows: int, which: int) -> list[LogitsRow]:
         """What the head in buffer `which` found: ids and signals now, logits when asked for."""
         assert self._drawing is not None
         self._staging.wait()
-        n_rows = bound["best"].shape[0]
         ids, values = self._ids[:n_rows].copy(), self._values[:n_rows].copy()
-        batch = Batch(self._device, bound["logits"], ids, values, self._drawing)
+        logits = self._scratch[f"logits.{which}"][:n_rows]
+        batch = Batch(self._device, logits, ids, values, self._drawing)
         self._turns.hold(which, batch)
         return [DeviceRow(batch, index) for index in range(n_rows)]
 

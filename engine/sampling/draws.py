@@ -7,6 +7,7 @@ token but where a running sum lies within rounding of a threshold
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -63,8 +64,8 @@ class Drawable(Protocol):
     def array(self) -> npt.NDArray[np.float32]:
         """The row, float32 [V]."""
 
-    def draw(self, request: DrawRequest) -> Draw | None:
-        """What the device draws, None where the row has none to do it.
+    def draw(self, request: Callable[[], DrawRequest]) -> Draw | None:
+        """What the device draws, None where the row has none to do it: nothing is asked for then.
 
         RuntimeFailure for a corrupt row, and when every token is banned.
         """
@@ -74,13 +75,14 @@ NOTHING = SamplingConfig()
 
 
 def request_of(
-    config: SamplingConfig | None, history: chain.History, mask: chain.Mask | None, seed: int,
-    index: int,
+    config: SamplingConfig | None, history: chain.History, mask: chain.Mask | None, n_vocab: int,
+    seed: int, index: int,
 ) -> DrawRequest:
     """The request that a config makes after `history`; config None takes the best that the mask
-    allows. The window's tokens are not checked here (`chain.check_window`)."""
+    allows. InvalidArgument for a history that does not fit the vocabulary."""
     active = config or NOTHING
     tokens, counts = chain.window_counts(active, history)
+    chain.check_window(tokens, n_vocab)
     return DrawRequest(
         temperature=active.temperature if config else 0.0,
         top_k=max(active.top_k, 0),

@@ -119,9 +119,9 @@ class Sampler:
     ) -> Selection:
         """As `choose`, by the row's device where it can."""
         index = self.n_drawn
-        request = draws.request_of(self._active, history, mask, self.seed or 0, index)
-        chain.check_window(request.tokens, self.n_vocab)
-        draw = row.draw(request)
+        draw = row.draw(lambda: draws.request_of(
+            self._active, history, mask, self.n_vocab, self.seed or 0, index
+        ))  # fmt: skip
         if draw is None:
             return self.choose(row.array(), history, mask)
         draws_word = self.seed is not None

@@ -35,12 +35,12 @@ class PlainRow:
 
     def draw(self, request):
         if self.moved:
-            return self.drawing.draw_moved(self.row, request)
+            return self.drawing.draw_moved(self.row, request())
         cells = np.full(N_PADDED, -np.inf, np.float32)
         cells[:N_VOCAB] = self.row
         padded = self.drawing._device.allocate((N_PADDED,), "f32", "logits")
         self.drawing._device.upload(padded, cells)
-        return self.drawing.draw(padded, request)
+        return self.drawing.draw(padded, request())
 
 
 @pytest.fixture(scope="module")
