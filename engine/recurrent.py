@@ -82,11 +82,10 @@ class Snapshot:
         assert self._arrays is not None
         return self._arrays
 
-    def move(self) -> None:
-        """Keep arrays instead of the slot."""
-        self._arrays = self.arrays
+    def move(self, arrays: Arrays) -> None:
+        """Keep arrays, which are those of the slot, instead of it."""
         if self._held is not None:
-            self._held = None
+            self._arrays, self._held = arrays, None
             self._give_back()
 
 
@@ -136,11 +135,16 @@ class SlotPool:
         return self._holders.count(0)
 
     def _move_one(self) -> None:
-        for ref in self._kept:
-            snapshot = ref()
-            slot = snapshot.slot if snapshot else None
-            if snapshot and slot is not None and self._holders[slot] == 1:
-                snapshot.move()
+        """Free the slot of the oldest kept state that only kept states hold."""
+        by_slot: dict[int, list[Snapshot]] = {}
+        for snapshot in filter(None, (ref() for ref in self._kept)):
+            if snapshot.slot is not None:
+                by_slot.setdefault(snapshot.slot, []).append(snapshot)
+        for slot, sharing in by_slot.items():
+            if self._holders[slot] == len(sharing):
+                arrays = self.program.read_slot(slot)
+                for snapshot in sharing:
+                    snapshot.move(arrays)
                 return
         raise RuntimeFailure(f"recurrent state: all {len(self._holders)} slots are in use")
 

@@ -68,6 +68,20 @@ def test_the_oldest_kept_state_that_nobody_works_with_moves(pool: SlotPool) -> N
     assert pool.n_free() == 2
 
 
+def test_kept_states_that_share_a_slot_move_together(pool: SlotPool) -> None:
+    kept = []
+    for value in (11, 12, 13):
+        slot = pool.take()
+        pool.program.states["s"][slot] = value
+        kept += [pool.keep(value, value, slot) for _ in range(2)]
+        pool.release(slot)
+    taken = pool.take()
+    assert [k.slot is None for k in kept] == [True, True, False, False, False, False]
+    pool.program.states["s"][taken] = 99
+    assert [k.arrays["s"] for k in kept] == [11, 11, 12, 12, 13, 13]
+    assert pool.program.calls["read"] == 5
+
+
 def test_a_state_that_cannot_move_keeps_its_slot(
     pool: SlotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
