@@ -6,7 +6,7 @@ source only when its turn comes. It must not know sessions or positions beyond w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from engine.logits import HostRow, LogitsRow
 from engine.records import ModelPlan, Step
+from engine.state_slots import StateSlots
 from ptx.device import Buffer, Device
 from ptx.op import PtxError
 
@@ -31,7 +32,7 @@ I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 
 
-class Program:
+class Program(StateSlots):
     """A model's schedule with its weights, KV rows and scratch on one device."""
 
     def __init__(
@@ -167,18 +168,7 @@ class Program:
         self._device.upload(buffer, values)
         return buffer
 
-    # Recurrent state and cache rows that move
-
-    @refuses
-    def read_slot(self, slot: int) -> dict[str, F32]:
-        """A copy of one slot of every recurrent state array."""
-        return {name: self._device.download(state[slot]) for name, state in self.states.items()}
-
-    @refuses
-    def write_slot(self, slot: int, arrays: Mapping[str, F32]) -> None:
-        """Store one slot of every recurrent state array."""
-        for name, state in self.states.items():
-            self._device.upload(state[slot], arrays[name])
+    # Cache rows that move
 
     @refuses
     def copy_page(self, source: int, target: int) -> None:

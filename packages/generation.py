@@ -17,8 +17,7 @@ from typing import Any
 
 from abi_stubs import stubs
 from engine.artifacts.gguf import open_gguf
-from packages.package import HOST
-from packages.select import is_mspec, select
+from packages.select import device_for, is_mspec, select
 from packages.selection import Match
 from skippy_abi import build
 from skippy_abi.client import Host, OpenModel
@@ -84,8 +83,8 @@ class Runtime:
     ) -> Generation:
         """Open the model, answer, close; `show` gets the text as it becomes whole."""
         match = select(str(path)).match
-        name, shown = self._device(match)
-        result = Generation(device=f"{name} ({shown})")
+        name = device_for(match.target) if match else None
+        result = Generation(device=self._shown(name))
         started = time.perf_counter()
         model = OpenModel(
             self._host, path, name, ctx_size=_context(path, match), n_batch=2048
@@ -143,18 +142,17 @@ class Runtime:
         prompt, metadata = model.template(messages)
         return prompt, json.loads(metadata)
 
-    def _device(self, match: Match | None) -> tuple[str, str]:
-        """Name and description of the first device of the kind that serves the model."""
+    def _shown(self, name: str | None) -> str:
+        """A device of the library's inventory with its description; the first one for None."""
         ffi = self._host.ffi
-        kinds = ffi.typeof("enum skippy_backend_device_type").relements
-        wants_gpu = match is not None and match.target.device != HOST
         device, count = ffi.new("struct skippy_backend_device *"), ffi.new("size_t *")
         self._host.call("skippy_backend_device_count", count)
         for index in range(count[0]):
             self._host.call("skippy_backend_device_at", index, device)
-            if wants_gpu == (device.type == kinds["SKIPPY_BACKEND_DEVICE_TYPE_GPU"]):
-                break
-        return ffi.string(device.name).decode(), ffi.string(device.description).decode()
+            found = ffi.string(device.name).decode()
+            if name in (None, found):
+                return f"{found} ({ffi.string(device.description).decode()})"
+        return str(name)
 
 
 def open_runtime(folder: Path) -> Runtime:

@@ -77,10 +77,10 @@ def open_plan(paths: list[bytes], device: str | None = None) -> ModelPlan:
     if selection.match is None:
         raise NotSelected(selection)
     plan = selection.match.artifact.plan(source)
-    return replace(plan, device=_device_for(selection.match.target) if device is None else device)
+    return replace(plan, device=device_for(selection.match.target) if device is None else device)
 
 
-def _device_for(target: Target) -> str | None:
+def device_for(target: Target) -> str | None:
     """The first device of the inventory that a target is for."""
     fitting = (entry for entry in inventory() if entry.kind == target.device)
     return next((e.name for e in fitting if _suits(e.arch, target.gpu_arch)), None)

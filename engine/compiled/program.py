@@ -6,7 +6,7 @@ pass runs is in `passes.py`. It must not know sessions or positions beyond what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -26,6 +26,7 @@ from engine.errors import RuntimeFailure
 from engine.kv_cache import PAGE_TOKENS
 from engine.logits import LogitsRow
 from engine.records import ModelPlan
+from engine.state_slots import StateSlots
 from ptx.device import Buffer, Device
 from ptx.numerics import DTYPES
 from ptx.op import PtxError
@@ -60,7 +61,7 @@ def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int) -> MemoryPlan:
     return MemoryPlan(weights, kv, n_slots * slot_bytes, scratch + fixed)
 
 
-class CompiledProgram:
+class CompiledProgram(StateSlots):
     """A model's compiled schedule with its weights, KV pages, states and scratch on one device."""
 
     def __init__(
@@ -137,18 +138,7 @@ class CompiledProgram:
         arguments of its launch. For benchmarks: run again, it computes what the last pass did."""
         return self._passes.launches(n_rows, n_sequences)
 
-    # Recurrent state and cells that move
-
-    @refuses
-    def read_slot(self, slot: int) -> dict[str, F32]:
-        """A copy of one slot of every recurrent state array."""
-        return {name: self._device.download(state[slot]) for name, state in self.states.items()}
-
-    @refuses
-    def write_slot(self, slot: int, arrays: Mapping[str, F32]) -> None:
-        """Store one slot of every recurrent state array."""
-        for name, state in self.states.items():
-            self._device.upload(state[slot], arrays[name])
+    # Cells that move
 
     @refuses
     def copy_page(self, source: int, target: int) -> None:
