@@ -20,6 +20,7 @@ from engine.parity.judge import nll_of
 from engine.parity.records import F32, F64, Trace
 from engine.parity.texts import SEED, parts_of, random_ids
 from engine.records import ModelPlan
+from engine.sampling import SamplingConfig
 from engine.session import Session
 from ptx.device import Device
 from ptx.devices.host import HostDevice
@@ -95,24 +96,16 @@ def sampled(model: Model, n_texts: int, n_tokens: int) -> list[list[int]]:
     Of such a text its NLL is its entropy, and what other weights say of it is higher by their
     divergence: a number that grows with every error, which it would not of random ids.
     """
-    generator = np.random.Generator(np.random.PCG64(SEED))
     texts = [random_ids(1, model.plan.n_vocab, 1000 + index) for index in range(n_texts)]
     sessions = [model.create_session() for _ in texts]
+    configs = [SamplingConfig(version=1, flags=1, seed=SEED + index) for index in range(n_texts)]
     while texts and len(texts[0]) < n_tokens:
-        works = [Work(s, text[-1:], "last") for s, text in zip(sessions, texts, strict=True)]
-        evaluation = evaluate(model, works)
-        evaluation.commit()
-        for text, (row,) in zip(texts, evaluation.rows, strict=True):
-            text.append(_drawn(row, generator.random()))
+        drawn = model.decode_batch(sessions, [text[-1] for text in texts], configs)
+        for text, token in zip(texts, drawn, strict=True):
+            text.append(token)
     for session in sessions:
         session.free()
     return texts
-
-
-def _drawn(row: F32, at: float) -> int:
-    """The id at this share of the row's probability, in the order of ids."""
-    total = np.cumsum(np.exp(row - row.max()), dtype=np.float64)
-    return min(int(np.searchsorted(total, at * total[-1], side="right")), len(row) - 1)
 
 
 def nll(model: Model, ids: Sequence[int]) -> F64:

@@ -318,8 +318,15 @@ def test_layers_that_are_compared_are_spread_evenly():
     assert kept_of(99, 3) == [0, 1, 2, 3]
 
 
-def test_draws_follow_the_softmax():
-    row = np.log(np.array([0.5, 0.125, 0.375], np.float32))
-    drawn = [ours._drawn(row, (i + 0.5) / 1000) for i in range(1000)]
-    assert np.bincount(drawn).tolist() == [500, 125, 375]
-    assert ours._drawn(row, np.nextafter(1.0, 0.0)) == 2
+def test_texts_are_drawn_by_the_model_each_with_a_seed_of_its_own():
+    plan = synthetic_plan("qwen3_8_27b:mini", recipe="bf16")
+    first, again = (
+        ours.sampled(ours.opened(plan, ours.ReferenceHost(), [24] * 2), 2, 24) for _ in range(2)
+    )
+    assert first == again
+    assert [len(text) for text in first] == [24, 24]
+    assert first[0][1:] != first[1][1:]
+    model = ours.opened(plan, ours.ReferenceHost(), [24])
+    session = model.create_session()
+    greedy = [session.decode(token, None) for token in first[0][:-1]]
+    assert greedy != first[0][1:]
