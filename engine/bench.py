@@ -23,9 +23,8 @@ from pathlib import Path
 
 from engine.bench_endurance.command import main as bench_endurance
 from engine.bench_model.command import main as bench_model
-from engine.bench_model.run import DEVICE_NAMES
 from engine.bench_ops.command import main as bench_ops
-from engine.devices import find
+from engine.devices import DEVICE_NAMES, find
 from engine.model import Model
 from engine.options import RuntimeOptions
 from engine.records import ModelPlan

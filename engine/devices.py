@@ -18,6 +18,8 @@ from ptx.devices.host import HostDevice
 THREADS_VARIABLE = "MESH_SPECIALIZE_THREADS"
 # The emulator is for judging kernels; it is offered only where somebody asks for it.
 EMULATOR_VARIABLE = "MESH_SPECIALIZE_EMULATOR"
+# What command lines call the first device of a kind.
+DEVICE_NAMES = {"host": "CPU", "cuda": "CUDA0", "emulator": "EMULATOR"}
 # The host knows its own processor by two names.
 ALIASES = {"CPU0": "CPU"}
 

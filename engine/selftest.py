@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.devices import EMULATOR_VARIABLE, DeviceEntry, find
+from engine.devices import DEVICE_NAMES, EMULATOR_VARIABLE, DeviceEntry, find
 from engine.errors import EngineError, ModelError
 from engine.evaluate import Work, evaluate
 from engine.model import Model
@@ -36,7 +36,6 @@ from ptx.device import Device
 from ptx.devices import nvml
 from ptx.op import PtxError
 
-NAMES = {"cuda": "CUDA0", "emulator": "EMULATOR", "host": "CPU"}
 # Which tests a device runs: those of the fixture parameter of its name.
 MARKS = {"cuda": "gpu", "emulator": "not gpu", "host": "not gpu"}
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +67,7 @@ class Result:
 
 def run_all(device_name: str, with_kernels: bool = True) -> list[Result]:
     """Every part of the self-test on one kind of device, in order."""
-    entry = find(NAMES[device_name])
+    entry = find(DEVICE_NAMES[device_name])
     parts: list[tuple[str, Callable[[], str]]] = [("facts", lambda: facts(entry))]
     if with_kernels:
         parts.append(("kernels", lambda: tested(ROOT / "ptx", device_name)))
@@ -216,7 +215,7 @@ def memory(device: Device) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run and print the report; 0 when nothing failed."""
     parser = argparse.ArgumentParser(prog="engine.selftest", description="Self-test of a device.")
-    parser.add_argument("--device", choices=sorted(NAMES), default="cuda")
+    parser.add_argument("--device", choices=sorted(DEVICE_NAMES), default="cuda")
     parser.add_argument("--json", type=Path, help="write the report here too")
     parser.add_argument("--no-kernels", action="store_true", help="models only")
     options = parser.parse_args(arguments)

@@ -13,24 +13,24 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from engine.artifacts.mspec_format import DType, Kind, Origin, layout_of
+from engine.artifacts.mspec_format import DType, Kind, Origin, layout_of, object_bytes
 from engine.artifacts.mspec_writer import MspecWriter
 from engine.compiled.weights import encode_groups, float32_pieces
-from engine.devices import find
+from engine.devices import DEVICE_NAMES, find
 from engine.errors import EngineError, InvalidArgument
 from engine.pretokenizers import QWEN35_WORDS
 from engine.records import Weight
 from engine.tokenizer import BYTE_ALPHABET
+from packages.progress_bar import Bar
 from packages.recipes import Recipe, recipe_named
 from packages.synthetic import synthetic_plan
 from ptx.device import Device
 from ptx.encode_bf16.op import OP as ENCODE_BF16
 from ptx.numerics import Array
 
-DEVICE_NAMES = {"host": "CPU", "cuda": "CUDA0"}
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n'"
@@ -84,12 +84,13 @@ def stored_pieces(device: Device, name: str, weight: Weight, dtype: DType) -> It
 
 
 def write(
-    path: Path, key: str, recipe: Recipe, device: Device, seed: int = 0, *, told: bool = False
+    path: Path, key: str, recipe: Recipe, device: Device, seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> str:
     """Write the file and `<path>.serves.toml`; the weights' id.
 
     InvalidArgument for an unknown package, twin or recipe, and for one that is no .mspec;
-    IoFailure. `told` says on standard error how far it is.
+    IoFailure. `progress` is told the bytes of tensors that are done, and of all.
     """
     name, _, twin = key.partition(":")
     plan = synthetic_plan(key, seed, recipe.name)
@@ -100,15 +101,22 @@ def write(
     roles = importlib.import_module(f"packages.{name}.inventory").inventory(package.dims[twin])
     origin = Origin(package.artifact(twin, None, "0" * 64).identity.model_id, recipe.name,
                     recipe.sha256(package.key))
+    dtypes = {
+        tensor: recipe.format_of(roles[tensor].role, roles[tensor].shape).dtype
+        for tensor in plan.weights
+    }
+    n_bytes = sum(
+        object_bytes(Kind.TENSOR, dtype, plan.weights[tensor].shape, layout_of(dtype))
+        for tensor, dtype in dtypes.items()
+    )
     with MspecWriter(path, origin, f"synthetic {key} {recipe.name} {seed}") as writer:
         for tensor, weight in plan.weights.items():
             if tensor in writer.done:
                 continue
-            dtype = recipe.format_of(roles[tensor].role, roles[tensor].shape).dtype
+            dtype = dtypes[tensor]
             pieces = stored_pieces(device, tensor, weight, dtype)
             writer.write(tensor, Kind.TENSOR, dtype, weight.shape, layout_of(dtype), pieces)
-            if told:
-                print(f"\r{writer.n_bytes / 1e9:.1f} GB", end="", file=sys.stderr)
+            progress(writer.n_bytes, n_bytes)
         for text_name, text in (
             (bind.TOKENIZER_OBJECT, tokenizer_json(plan.n_vocab)), (bind.TEMPLATE_OBJECT, TEMPLATE)
         ):  # fmt: skip
@@ -136,12 +144,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         device = find(DEVICE_NAMES[options.device]).device
         recipe = recipe_named(options.recipe)
-        weights_id = write(options.out, options.package, recipe, device, options.seed, told=True)
+        with Bar() as bar:
+            weights_id = write(
+                options.out, options.package, recipe, device, options.seed, bar.show
+            )
     except (EngineError, OSError) as error:
         print(f"synthetic_file: {error}", file=sys.stderr)
         return 1
     n_bytes, seconds = options.out.stat().st_size, time.perf_counter() - started
-    print(f"\r{weights_id} {n_bytes} bytes in {seconds:.1f} s", file=sys.stderr)
+    print(f"{weights_id} {n_bytes} bytes in {seconds:.1f} s", file=sys.stderr)
     return 0
 
 

@@ -21,8 +21,7 @@ from engine.bench_endurance.requests import KINDS, Request, cells_for, mixed
 from engine.bench_endurance.run import WARM_CYCLES, endure
 from engine.bench_endurance.state import State
 from engine.bench_model.load import plan_of
-from engine.bench_model.run import DEVICE_NAMES
-from engine.devices import EMULATOR_VARIABLE, DeviceEntry, find
+from engine.devices import DEVICE_NAMES, EMULATOR_VARIABLE, DeviceEntry, find
 from engine.errors import EngineError
 from engine.model import Model
 from engine.options import RuntimeOptions

@@ -156,11 +156,11 @@ def _verify(model: Model, request: Request, create: Callable[[], Session]) -> Ou
 
 
 def _sampled(model: Model, request: Request, create: Callable[[], Session]) -> Output:
-    """A seeded chain of samplers, which looks at whole rows of logits."""
+    """A seeded chain of samplers, with a window of penalties in about every other request."""
     session = create()
     config = SamplingConfig(
         version=1, flags=1, seed=request.seed or 1, temperature=0.8, top_k=40, top_p=0.95,
-        repeat_penalty=1.1, penalty_last_n=64,
+        repeat_penalty=1.1 if request.seed % 2 else 1.0, penalty_last_n=64,
     )
     (ids,) = ids_of(request, model.plan.n_vocab)
     first = session.prefill_sampled(ids, config)

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from engine.bench_model.markdown import report_text
 from engine.bench_model.record import KEYS, Record
-from engine.bench_model.run import DEVICE_NAMES, identity_of, measure
+from engine.bench_model.run import identity_of, measure
 from engine.bench_model.svg import draw
-from engine.devices import EMULATOR_VARIABLE, find
+from engine.devices import DEVICE_NAMES, EMULATOR_VARIABLE, find
 from engine.errors import EngineError
 
 CONTEXTS, PROMPTS = "0,2048,8192,32768,131072", "512,2048,8192,32768"

@@ -30,7 +30,7 @@ from engine.bench_model.passes import (
 from engine.bench_model.record import Record
 from engine.bench_ops.ceilings import measure_reads
 from engine.bench_ops.timing import QUICK
-from engine.devices import DeviceEntry, find
+from engine.devices import DEVICE_NAMES, DeviceEntry, find
 from engine.errors import EngineError
 from engine.kv_cache import PAGE_TOKENS
 from engine.model import Model
@@ -38,7 +38,6 @@ from engine.options import RuntimeOptions
 from ptx.devices import nvml
 from ptx.op import PtxError
 
-DEVICE_NAMES = {"host": "CPU", "cuda": "CUDA0", "emulator": "EMULATOR"}
 CHUNK = 2048
 Row = dict[str, Any]
 Phases = Callable[[str, Mapping[Any, Callable[[], Row]]], None]

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.bench_model.load import plan_of
-from engine.bench_model.run import DEVICE_NAMES
-from engine.devices import EMULATOR_VARIABLE, find
+from engine.devices import DEVICE_NAMES, EMULATOR_VARIABLE, find
 from engine.parity import ours, texts
 from engine.parity.records import Report
 from engine.records import ModelPlan
