@@ -11,7 +11,6 @@ from engine.records import ModelPlan
 from ptx.device import Device, DeviceError
 
 F32_BYTES = 4
-I32_BYTES = 4
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from engine.sampling import SamplingConfig
 from skippy_abi import buffers
 from skippy_abi.cffi_module import ffi, lib
 
-ACTIVATION_VERSION = 1
-
 
 def sampling(pointer: Any, name: str = "sampling") -> SamplingConfig | None:
     """The sampling config behind a pointer, or None for NULL."""

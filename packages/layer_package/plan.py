@@ -12,7 +12,6 @@ from packages.layer_package.speculation_proposers import HISTORY_SCOPE, window_f
 from packages.layer_package.speculation_windows import MAX_PIPELINE_DEPTH
 
 SourceLevel = Literal["cli", "model", "defaults", "package", "built-in"]
-PairingFault = Literal["warn_disable", "fail_open", "fail_closed"]
 PAIRING_FAULTS = ("warn_disable", "fail_open", "fail_closed")
 
 

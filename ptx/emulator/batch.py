@@ -32,7 +32,6 @@ from ptx.emulator.traits import communicates, n_events, narrowest
 from ptx.numerics import Array
 
 assert families.LOADED
-NANOSECONDS_A_STEP = 1
 
 
 class Batch:

@@ -32,7 +32,6 @@ PEER_ID_BYTES = 32
 DISABLED = "artifact transfer disabled"
 UNAVAILABLE = "artifact unavailable"
 INVALID_OFFSET = "invalid transfer offset"
-PUBLIC_TEXTS = (DISABLED, UNAVAILABLE, INVALID_OFFSET)
 
 # Ids are the mesh's own names; a reference has 5 + 96 + 1 + 96 + 1 + 255 bytes at most.
 _MAX_ID_BYTES, _MAX_REF_BYTES, _MAX_PATH_BYTES, _MAX_TEXT_BYTES = 1024, 512, 1024, 1024
