@@ -7,7 +7,7 @@ Long because the geometry of shared memory is one calculation.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ptx.op import Constant, Dims, Kernel, Launch, Op, Param, buf
 from ptx.weight_tiles import ROWS, TILE_BYTES
@@ -46,6 +46,7 @@ class Chip:
     staged_bytes  the most that bf16 activations may take in shared memory
     tiles         of the launches that this layout is for: tiles of a block, of each bank
     tokens        the same: tokens
+    x_bytes       the same: bytes of bf16 activations, 0 where x comes with a norm
     """
 
     arch: str
@@ -65,6 +66,7 @@ class Chip:
     least_tiles: int = 1
     tiles: range = range(1 << 30)
     tokens: range = range(1, MAX_TOKENS + 1)
+    x_bytes: range = range(1 << 30)
 
 
 def _shares(max_tiles: int, max_steps: int, tokens: range, staged_bytes: int = 0) -> Chip:
@@ -81,12 +83,16 @@ def _shares(max_tiles: int, max_steps: int, tokens: range, staged_bytes: int = 0
 # Three of the first kind do not fit, nor two of the second, so that an SM that is free early takes
 # none from another: KNOWLEDGE/pitfalls/a-free-multiprocessor-takes-a-second-block.md
 # sm_80: cards with 99 KiB a block, of any number of multiprocessors.
-# sm_90a_shares: the same multiprocessors, one block on each. Two warps a ring are for launches that
-# wait for instructions and not for memory:
-# KNOWLEDGE/findings/several-tokens-want-more-warps-on-the-same-rows.md
+# sm_90a_shares: the same multiprocessors, one block on each, two warps a ring. A sibling that is
+# tested and timed beside sm_90a wherever it fits, and tried before it where SHARED has the launch.
 SHARES = "sm_90a_shares"
 LAYOUTS: Mapping[str, tuple[Chip, ...]] = {
     "sm_90a": (
+        # Down of 2 to 4 tokens and out of 4: an x that is staged is worth the second block.
+        Chip(
+            "sm_90a", "8.0", "bulk", 132, 227 << 10, 227 << 10, max_steps=8, n_resident=1,
+            staged_bytes=160 << 10, tokens=range(2, 5), x_bytes=range(1 + (40 << 10), 160 << 10),
+        ),
         Chip(
             "sm_90a", "8.0", "bulk", 264, 105 << 10, 105 << 10, 8, max_steps=9,
             tiles=range(6, 20), tokens=range(1, 3),
@@ -113,24 +119,15 @@ LAYOUTS: Mapping[str, tuple[Chip, ...]] = {
     ),
 }
 
-# The fewest tokens for which launches take two warps a ring where they can, as those of fewer take
-# the layouts of sm_90a; None: no launch does, until `engine.bench ops`, which times both in one
-# run, has it faster on a card.
-SHARED_FROM: int | None = None
-
-
-def preferred(shared_from: int | None) -> Mapping[str, tuple[Chip, ...]]:
-    """The layouts of each kernel, by the name of its file, in the order in which they are tried."""
-    if shared_from is None:
-        return LAYOUTS
-    shares = tuple(
-        replace(chip, tokens=range(max(shared_from, chip.tokens.start), chip.tokens.stop))
-        for chip in LAYOUTS[SHARES]
-    )
-    return {SHARES: (*shares, *LAYOUTS["sm_90a"]), **{s: LAYOUTS[s] for s in ("sm_90a", "sm_80")}}
-
-
-CHIPS = preferred(SHARED_FROM)
+# Tokens for which launches take two warps to a ring, for each weight, epilogue and number of groups
+# of K: those at which an H200 had that faster, and those between two such neighbours of what was
+# timed. What is not here was slower, as fast, or not timed:
+# KNOWLEDGE/findings/several-tokens-want-more-warps-on-the-same-rows.md
+SHARED: Mapping[tuple[str, str, int], range] = {
+    ("int4", "swiglu", 40): range(8, 13),
+    ("int4", "split2", 40): range(4, 13),
+    ("int4", "split3", 40): range(8, 13),
+}
 
 
 @dataclass(frozen=True)
@@ -209,7 +206,9 @@ def choose(form: Form, chips: tuple[Chip, ...], dims: Dims) -> tuple[Chip, Geome
     """The layout for dims and its geometry, or None where shared memory has no room for any."""
     for chip in chips:
         tiles = dims["I"] // form.n_banks // max(1, chip.n_blocks)
-        if dims["T"] in chip.tokens and (chip.n_blocks == 0 or tiles in chip.tiles):
+        x_bytes = 0 if form.normed else 2 * dims["T"] * dims["K"]
+        is_for = dims["T"] in chip.tokens and x_bytes in chip.x_bytes
+        if is_for and (chip.n_blocks == 0 or tiles in chip.tiles):
             found = geometry(form, chip, dims)
             if found:
                 return chip, found
@@ -288,7 +287,7 @@ def rows_of_a_job(form: Form, chip: Chip, n_tiles: int) -> int:
 
 def op(
     name: str, weight: str, epilogue: str, normed: bool, examples: tuple[Dims, ...],
-    chips: Mapping[str, tuple[Chip, ...]] = CHIPS,
+    chips: Mapping[str, tuple[Chip, ...]] = LAYOUTS,
 ) -> Op:
     """The record of a member; `examples` give T, K and the widths."""
     form = Form(weight, epilogue, normed)
@@ -329,7 +328,12 @@ def _tuned(name: str, form: Form, stem: str, chips: tuple[Chip, ...]) -> Kernel:
         # Integer products are exact, so that a card and the emulator have equal bits.
         special=(*special, "mma (s8)"),
         constants=lambda dims: _constants(name, form, chips, dims),
+        leads=lambda dims: stem == SHARES and _is_faster_shared(form, dims),
     )
+
+
+def _is_faster_shared(form: Form, dims: Dims) -> bool:
+    return dims["T"] in SHARED.get((form.weight, form.epilogue, dims["R"]), ())
 
 
 def _chosen(form: Form, chips: tuple[Chip, ...], dims: Dims) -> tuple[Chip, Geometry]:

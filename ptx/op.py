@@ -82,6 +82,10 @@ def _any_dims(dims: Dims) -> bool:
     return True
 
 
+def _no_dims(dims: Dims) -> bool:
+    return False
+
+
 def _no_constants(dims: Dims) -> Mapping[str, Constant]:
     return {}
 
@@ -94,8 +98,9 @@ def _no_maps(dims: Dims) -> tuple[TensorMap, ...]:
 class Kernel:
     """One PTX file of an op: `<target>.ptx` in the op's folder, and how it is launched.
 
-    `fits` is the written, measured rule for which dims it serves; `special` lists instructions
-    that not every target has; `constants` are what its source is rendered with (`ptx.template`).
+    `fits` is the written, measured rule for which dims it serves, and `leads` for which of them it
+    goes before kernels that the record lists ahead of it; `special` lists instructions that not
+    every target has; `constants` are what its source is rendered with (`ptx.template`).
     A `form` tells several of one target apart: `<target>_<form>.ptx`. Behind the op's parameters
     the entry has one for each of `maps`: `.param .align 64 .b8 <param>_map[128]`.
     """
@@ -107,6 +112,7 @@ class Kernel:
     constants: Callable[[Dims], Mapping[str, Constant]] = _no_constants
     form: str = ""
     maps: Callable[[Dims], tuple[TensorMap, ...]] = _no_maps
+    leads: Callable[[Dims], bool] = _no_dims
 
     @property
     def stem(self) -> str:
@@ -126,7 +132,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Op:
-    """A closed computation: its parameters in PTX order, its kernels, best first.
+    """A closed computation: its parameters in PTX order, its kernels, best first (but see
+    `Kernel.leads`).
 
     `requires` holds what shapes alone do not say, as a sentence and its check. `examples` are
     dims of real use, for which the assembly gate renders every kernel.
@@ -166,6 +173,10 @@ class Op:
                 raise OpError(f"{self.name}: needs {sentence}, found {listed(dims)}")
         return dims
 
+    def best_first(self, dims: Dims) -> list[Kernel]:
+        """The kernels in the order in which they are tried: as listed, but what leads ahead."""
+        return sorted(self.kernels, key=lambda kernel: not kernel.leads(dims))
+
     def given(self, dims: Dims) -> tuple[Param, ...]:
         """Parameters that a caller passes: all but the scalars that shapes determine."""
         return tuple(p for p in self.params if p.shape is not None or p.name not in dims)
@@ -180,7 +191,7 @@ def fold(shape: Shape, n_axes: int) -> Shape:
 
 def pick(op: Op, target: Target, dims: Dims) -> Kernel:
     """The first kernel that runs on `target` and fits `dims`; OpError names all three if none."""
-    for kernel in op.kernels:
+    for kernel in op.best_first(dims):
         if kernel.target in target.runs and kernel.fits(dims):
             return kernel
     have = ", ".join(kernel.stem for kernel in op.kernels) or "none"

@@ -101,7 +101,7 @@ def kernels_of(op: Op, runs: tuple[str, ...], dims: Dims) -> list[Kernel]:
     for sentence, holds in op.requires.items():
         if not holds(dims):
             raise OpError(f"{op.name}: needs {sentence}, found {listed(dims)}")
-    fitting = [kernel for kernel in op.kernels if kernel.target in runs and kernel.fits(dims)]
+    fitting = [k for k in op.best_first(dims) if k.target in runs and k.fits(dims)]
     if not fitting:
         raise OpError(f"{op.name}: no kernel fits {listed(dims)}")
     return fitting

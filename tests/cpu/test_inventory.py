@@ -153,6 +153,18 @@ def test_pick_takes_the_first_kernel_that_fits():
         pick(TOY, known["sm_80"], {"T": 3})
 
 
+def test_a_kernel_that_leads_goes_before_those_listed_ahead_of_it():
+    long = Kernel("sm_80", _launch, form="long", fits=lambda dims: dims["K"] < 9,
+                  leads=lambda dims: dims["T"] > 1)
+    op = replace(TOY, kernels=(Kernel("sm_80", _launch), long, Kernel("portable", _launch)))
+    card = targets()["sm_80"]
+    found = [pick(op, card, {"T": n_tokens, "K": n_k}).stem
+             for n_tokens, n_k in ((1, 8), (2, 8), (2, 9))]
+    assert found == ["sm_80", "sm_80_long", "sm_80"]
+    stems = [kernel.stem for kernel in op.best_first({"T": 2})]
+    assert stems == ["sm_80_long", "sm_80", "portable"]
+
+
 def test_bind_names_the_axes_and_folds_trailing_ones():
     assert TOY.bind({"x": (5, 2, 3), "y": (5, 4)}) == {"T": 5, "K": 6, "N": 4}
 
