@@ -6,9 +6,8 @@ Every program takes the same chunks; which buffers and kernels they become is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,19 +34,20 @@ def refuses(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One pass: per-row ids, positions, cache rows and sequence, the sequences' cell tables, and
     which rows want logits.
 
-    `starts`, `state_in` and `state_out` list the sequences that have rows here, with the slots of
-    their recurrent state. `hidden` [n_rows, D] on a stage that takes such rows.
+    `tables`, `starts`, `state_in` and `state_out` are of the sequences that have rows here, with
+    the slots of their recurrent state; `seq_of_token` counts the same. An array that comes with
+    several chunks is the same in all: it may be recognised. `hidden` [n_rows, D] on a stage that
+    takes such rows.
     """
 
     ids: I32
     positions: I32
     slots: I32
-    owner: I32
+    seq_of_token: I32
     tables: Sequence[I32]
     starts: I32
     state_in: I32

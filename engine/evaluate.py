@@ -7,15 +7,13 @@ that nor the chunk's length changes a row's result (KNOWLEDGE/findings/row-invar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.chunk import Chunk
+from engine.chunks import Work, chunks_of
 from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
 from engine.logits import LogitsRow
 from engine.trail import marks_after
@@ -23,19 +21,6 @@ from engine.trail import marks_after
 if TYPE_CHECKING:
     from engine.model import Model
     from engine.session import Session
-
-
-@dataclass(frozen=True)
-class Work:
-    """Tokens to evaluate behind a session's position, and which rows want logits.
-
-    `hidden` float32 [n_tokens, D] are the rows of the stage before, where the stage takes them.
-    """
-
-    session: Session
-    tokens: Sequence[int]
-    rows: Literal["none", "last", "all"]
-    hidden: npt.NDArray[np.float32] | None = None
 
 
 class Evaluation:
@@ -49,6 +34,8 @@ class Evaluation:
         self.works = works
         self.logits: list[list[LogitsRow]] = []
         self.hidden: list[npt.NDArray[np.float32] | None] = []
+        # Of each work the marks of its tokens, made while a device runs the pass.
+        self._marks: list[list[int]] = []
 
     @property
     def rows(self) -> list[npt.NDArray[np.float32]]:
@@ -62,11 +49,11 @@ class Evaluation:
 
     def commit(self, n_seen: int | None = None) -> None:
         """Advance every session by its tokens; `n_seen` caps what enters the history."""
-        for work, rows in zip(self.works, self.logits, strict=True):
+        for work, rows, marks in zip(self.works, self.logits, self._marks, strict=True):
             session, cells = work.session, work.session.cells
-            cells.marks += marks_after(cells.mark(session.position), work.tokens)
+            cells.marks += marks
             cells.length = session.position = session.position + len(work.tokens)
-            session.state.advance(session.position, cells.mark(session.position))
+            session.state.advance(session.position, marks[-1])
             session.history.extend(work.tokens[:n_seen])
             session.last_row = rows[-1].kept() if rows else None
 
@@ -75,14 +62,32 @@ class Evaluation:
         for work in self.works:
             work.session.model.pool.truncate(work.session.cells, work.session.position)
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Roll back when choosing a token from the rows fails."""
-        try:
-            yield
-        except BaseException:
-            self.roll_back()
-            raise
+    def guarded(self) -> Guard:
+        """A context: roll back when choosing a token from the rows fails."""
+        return Guard(self)
+
+    def make_marks(self) -> None:
+        """What `commit` needs and no result changes."""
+        self._marks = [
+            marks_after(work.session.cells.mark(work.session.position), work.tokens)
+            for work in self.works
+        ]
+
+
+class Guard:
+    """Rolls a pass back when its body fails."""
+
+    __slots__ = ("_evaluation",)
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._evaluation.roll_back()
 
 
 def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
@@ -103,21 +108,24 @@ def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
     evaluation = Evaluation(works)
     with evaluation.guarded():
         evaluation.logits, evaluation.hidden = _run(model, works)
+        # A device may still be at it: what follows asks for its answers.
+        evaluation.make_marks()
         _check_finite(evaluation)
     return evaluation
 
 
 def _check_finite(evaluation: Evaluation) -> None:
     """Mark every session whose logits hold a NaN or infinity, and refuse the pass."""
-    broken = [
-        work.session
-        for work, rows, hidden in zip(
-            evaluation.works, evaluation.logits, evaluation.hidden, strict=True
-        )
-        if not (
-            all(row.is_finite() for row in rows) if hidden is None else np.isfinite(hidden).all()
-        )
-    ]
+    broken = []
+    for work, rows, hidden in zip(
+        evaluation.works, evaluation.logits, evaluation.hidden, strict=True
+    ):
+        if hidden is None:
+            is_fine = all([row.is_finite() for row in rows])
+        else:
+            is_fine = bool(np.isfinite(hidden).all())
+        if not is_fine:
+            broken.append(work.session)
     for session in broken:
         session.needs_reset = True
     if broken:
@@ -160,66 +168,16 @@ def _check_cells(session: Session) -> None:
 def _run(
     model: Model, works: Sequence[Work]
 ) -> tuple[list[list[LogitsRow]], list[npt.NDArray[np.float32] | None]]:
-    """Flatten the works into rows, run them in chunks, hand each work its logits and rows."""
-    ids = np.concatenate([np.asarray(work.tokens, np.int32) for work in works])
-    owner = np.repeat(np.arange(len(works), dtype=np.int32), [len(w.tokens) for w in works])
-    positions = np.concatenate([
-        np.arange(w.session.position, w.session.position + len(w.tokens), dtype=np.int32)
-        for w in works
-    ])
-    wants = np.concatenate([_wanted(work) for work in works])
-    tables = [work.session.cells.cells() for work in works]
-    slots = np.concatenate([
-        table[w.session.position : w.session.position + len(w.tokens)]
-        for w, table in zip(works, tables, strict=True)
-    ])
+    """Run the works in chunks, hand each work its logits and rows."""
     logits: list[list[LogitsRow]] = [[] for _ in works]
-    given = [work.hidden for work in works if work.hidden is not None]
-    hidden_in = np.concatenate(given) if given else None
     hidden_out: list[npt.NDArray[np.float32]] = []
-    begun: set[int] = set()
-    for start in range(0, len(ids), model.program.max_rows):
-        part = slice(start, start + model.program.max_rows)
-        chosen = np.flatnonzero(wants[part])
-        out, hidden = model.program.run(Chunk(
-            ids[part], positions[part], slots[part], owner[part], tables,
-            *_sequences(works, owner[part], begun), chosen,
-            None if hidden_in is None else hidden_in[part],
-        ))
-        for row, index in zip(out, chosen, strict=True):
-            logits[owner[part][index]].append(row)
+    for chunk, owners in chunks_of(works, model.program.max_rows):
+        out, hidden = model.program.run(chunk)
+        for row, owner in zip(out, owners, strict=True):
+            logits[owner].append(row)
         if hidden is not None:
             hidden_out.append(hidden)
     if not hidden_out:
-        return logits, [None for _ in works]
+        return logits, [None] * len(works)
     ends = np.cumsum([len(work.tokens) for work in works])[:-1]
     return logits, list(np.split(np.concatenate(hidden_out), ends))
-
-
-def _sequences(
-    works: Sequence[Work], owner: npt.NDArray[np.int32], begun: set[int]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Row starts and state slots of the sequences in a chunk.
-
-    A sequence's first chunk reads its live slot; later ones go on in the slot they write.
-    """
-    # Rows of a work are neighbours.
-    first = [0, *(np.flatnonzero(owner[1:] != owner[:-1]) + 1).tolist()]
-    present = owner[first].tolist()
-    states = [works[index].session.state for index in present]
-    state_in = [
-        state.spare if index in begun else state.live
-        for index, state in zip(present, states, strict=True)
-    ]
-    begun.update(present)
-    return (
-        np.asarray([*first, len(owner)], np.int32),
-        np.asarray(state_in, np.int32),
-        np.asarray([state.spare for state in states], np.int32),
-    )
-
-
-def _wanted(work: Work) -> npt.NDArray[np.bool_]:
-    wanted = np.full(len(work.tokens), work.rows == "all")
-    wanted[-1] = work.rows != "none"
-    return wanted

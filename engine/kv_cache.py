@@ -88,8 +88,11 @@ class KvPool:
         Cells behind `start` are given up. Raises RuntimeFailure with used, wanted and total cells;
         lengths do not grow here.
         """
-        n_new = sum(n for _, _, n in wanted)
-        used = self.used_cells() - sum(self._sole_cells(s, start) for s, start, _ in wanted)
+        n_new, used = 0, self.used_cells()
+        for sequence, start, n in wanted:
+            n_new += n
+            if len(sequence.counted) > start:
+                used -= self._sole_cells(sequence, start)
         if used + n_new > self.n_cells:
             raise RuntimeFailure(
                 f"KV cache: {used} cells used, {n_new} more wanted, {self.n_cells} in total"
@@ -132,7 +135,8 @@ class KvPool:
         """Keep the first `length` cells and give back pages that hold none of them."""
         sequence.length = length
         del sequence.marks[length:]
-        self._release_cells(sequence, length)
+        if len(sequence.counted) > length:
+            self._release_cells(sequence, length)
         self._release_pages(sequence, -(-length // PAGE_TOKENS))
 
     def share(self, source: KvSequence, length: int, into: KvSequence) -> None:

@@ -7,19 +7,20 @@ reads or changes sessions; text calls never take it. It must not know C, files o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.arena import check_fits, plan_memory
-from engine.choosing import finish_step, sampling_kept
+from engine.choosing import finish_step
+from engine.chunks import Work
 from engine.compiled.program import CompiledProgram
 from engine.compiled.program import plan_memory as plan_compiled_memory
 from engine.errors import InvalidArgument, RuntimeFailure
-from engine.evaluate import Work, evaluate
+from engine.evaluate import evaluate
+from engine.held import Held, SamplingKept
 from engine.kv_cache import PAGE_TOKENS, KvPool, pages_for
 from engine.options import RuntimeOptions
 from engine.prefixes import Prefix
@@ -111,21 +112,13 @@ class Model:
                 session.free()
             return sessions
 
-    @contextmanager
-    def locked(self, session: Session) -> Iterator[None]:
-        """Hold the lock for a live session; a freed one is InvalidArgument."""
-        with self.lock:
-            if session.closed:
-                raise InvalidArgument("session: was freed by another thread")
-            yield
+    def locked(self, session: Session) -> Held:
+        """A context: hold the lock for a live session; a freed one is InvalidArgument."""
+        return Held(session, intact=False)
 
-    @contextmanager
-    def running(self, session: Session) -> Iterator[None]:
+    def running(self, session: Session) -> Held:
         """The same for calls that need intact state."""
-        with self.locked(session):
-            if session.needs_reset:
-                raise RuntimeFailure(f"session on lane {session.lane}: needs a reset")
-            yield
+        return Held(session, intact=True)
 
     def decode_batch(
         self,
@@ -136,7 +129,7 @@ class Model:
     ) -> list[int]:
         """One token for each session in one pass; all advance by one, or none does."""
         self._check_batch(sessions)
-        with self.lock, sampling_kept(sessions):
+        with self.lock, SamplingKept(sessions):
             for session, config in zip(sessions, configs, strict=True):
                 with self.running(session):
                     session.sampler_for(config)

@@ -96,7 +96,7 @@ class Program(StateSlots):
         them; KV rows and recurrent state are written for all."""
         n_rows = len(chunk.ids)
         inputs = {"ids": chunk.ids, "positions": chunk.positions, "slots": chunk.slots,
-                  "seq_of_token": chunk.owner}
+                  "seq_of_token": chunk.seq_of_token}
         buffers: dict[str, Any] = dict(self._fixed)
         for name, values in inputs.items():
             buffers[name] = self._index[name][:n_rows]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from engine.chunks import Work
 from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
-from engine.evaluate import Work, evaluate
+from engine.evaluate import evaluate
 from engine.recurrent import Snapshot
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.chunks import Work
 from engine.devices import DEVICE_NAMES, EMULATOR_VARIABLE, DeviceEntry, find
 from engine.errors import EngineError, ModelError
-from engine.evaluate import Work, evaluate
+from engine.evaluate import evaluate
 from engine.model import Model
 from engine.options import RuntimeOptions
 from engine.records import ModelPlan

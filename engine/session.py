@@ -3,7 +3,7 @@
 Every public method runs under the model's lock and changes nothing when it raises. The position
 counts evaluated tokens only; a predicted token counts once it is fed. The history is what samplers
 with memory read; imports and `set_position` may leave it shorter than the position. Rules:
-the serving ABI's sections on running tokens and on state.
+the serving ABI's sections on running tokens and on state. Past 250 lines: a call is a method.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.chat_sampling import ChatSampling
-from engine.choosing import finish_step, sampling_kept
+from engine.choosing import finish_step
+from engine.chunks import Work
 from engine.errors import InvalidArgument, RuntimeFailure
-from engine.evaluate import Evaluation, Work, evaluate
+from engine.evaluate import Evaluation, evaluate
 from engine.grammar import GrammarText
+from engine.held import SamplingKept
 from engine.logits import LogitsRow
 from engine.recurrent import RecurrentState
 from engine.rollback import Checkpoints
@@ -75,7 +77,7 @@ class Session:
         self, tokens: Sequence[int], config: SamplingConfig | None, hidden: Row | None = None
     ) -> int:
         """Evaluate tokens and choose from the last row; position += count."""
-        with self.model.running(self), sampling_kept([self]):
+        with self.model.running(self), SamplingKept([self]):
             self.sampler_for(config)
             evaluation = evaluate(self.model, [Work(self, tokens, "last", hidden)])
             return finish_step(evaluation, [config])[0]
@@ -109,7 +111,7 @@ class Session:
         from the next input, and the history keeps the inputs that were looked at. The position
         advances by all inputs in any case.
         """
-        with self.model.running(self), sampling_kept([self]):
+        with self.model.running(self), SamplingKept([self]):
             stops_early = self.chat is not None or self.sampling.has_chain
             self.sampler_for(config)
             evaluation = self._evaluate_window(tokens, "all", hidden)
@@ -138,7 +140,7 @@ class Session:
 
     def sample_current(self, config: SamplingConfig | None) -> int:
         """Choose from the logits of the last evaluated token without advancing."""
-        with self.model.running(self), sampling_kept([self]):
+        with self.model.running(self), SamplingKept([self]):
             if self.last_row is None:
                 raise RuntimeFailure(f"sample: no logits at position {self.position}")
             return self.choose(self.last_row, config, ())

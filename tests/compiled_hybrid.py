@@ -11,8 +11,9 @@ from engine.artifacts.mspec import open_mspec
 from engine.artifacts.mspec_format import Origin
 from engine.artifacts.mspec_writer import MspecWriter
 from engine.artifacts.weight_codecs import encode_rows, layout_of
+from engine.chunks import Work
 from engine.compiled.program import CompiledProgram
-from engine.evaluate import Work, evaluate
+from engine.evaluate import evaluate
 from engine.model import Model
 from engine.options import RuntimeOptions
 from engine.records import ModelPlan, Stage

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.chunks import Work
 from engine.devices import inventory
-from engine.evaluate import Work, evaluate
+from engine.evaluate import evaluate
 from engine.model import Model
 from engine.options import RuntimeOptions
 from engine.records import ModelPlan

@@ -30,12 +30,12 @@ class Graphs:
     ) -> None:
         """Run `launch(way)`, a pass of this shape. All ways of a shape are captured at once, so
         that nothing is left to capture once a shape has come twice."""
-        if not self.can or shape not in self._seen:
-            self._seen.add(shape)
-            launch(way)
-            return
         graphs = self._graphs.get(shape)
         if graphs is None:
+            if not self.can or shape not in self._seen:
+                self._seen.add(shape)
+                launch(way)
+                return
             if len(self._graphs) >= MAX_SHAPES:
                 self._graphs.pop(next(iter(self._graphs)))
             graphs = [self._captured(shape, partial(launch, one)) for one in range(n_ways)]

@@ -21,20 +21,36 @@ from ptx.op import PtxError
 
 N_BUFFERS = 2
 F32 = npt.NDArray[np.float32]
+# What `token_signal_wide` gives, by rows: the two best ids; entropy, their logarithms, the lead.
+Answers = tuple[list[list[int]], list[list[float]]]
 
 
 class Batch:
-    """Rows of one head: best ids and signals in main memory, logits in a device buffer."""
+    """Rows of one head: best ids and signals in main memory, logits in a device buffer.
+
+    The device may still be at them: the first question waits.
+    """
 
     def __init__(
-        self, device: Device, logits: Any, ids: npt.NDArray[np.int32], values: F32,
-        drawing: Drawing,
+        self, device: Device, logits: Any, arrive: Callable[[], Answers], drawing: Drawing
     ) -> None:
-        """Of the buffer's rows, ids [T, 2] and values [T, 4] of `token_signal_wide`."""
+        """Of the buffer's rows; `arrive` waits for the pass."""
         self._device, self._drawing = device, drawing
         self._logits = logits
         self._moved: F32 | None = None
-        self.ids, self.values, self.n_vocab = ids, values, drawing.n_vocab
+        self._arrive: Callable[[], Answers] | None = arrive
+        self._answers: Answers = ([], [])
+        self.n_vocab = drawing.n_vocab
+
+    def answers(self) -> Answers:
+        """Of each row its two best ids and its signal; RuntimeFailure of a lost device."""
+        if self._arrive is not None:
+            try:
+                self._answers = self._arrive()
+            except PtxError as error:
+                raise RuntimeFailure(f"device: {error}") from None
+            self._arrive = None
+        return self._answers
 
     def draw(self, index: int, request: DrawRequest) -> Draw:
         """A token of row `index`, wherever it lies now: the same one."""
@@ -74,14 +90,15 @@ class DeviceRow:
             raise RuntimeFailure(
                 f"logits: the largest of {self._batch.n_vocab} is not finite, or one is NaN"
             )
-        return int(self._batch.ids[self._index, 0])
+        return self._batch.answers()[0][self._index][0]
 
     def signal(self) -> TokenSignal | None:
         """In float32 arithmetic: within 1e-5 of the host's."""
         if not self.is_finite():
             return None
-        entropy, top, second, margin = map(float, self._batch.values[self._index])
-        best, other = map(int, self._batch.ids[self._index])
+        ids, values = self._batch.answers()
+        entropy, top, second, margin = values[self._index]
+        best, other = ids[self._index]
         return TokenSignal(entropy, top, second, margin, best, other)
 
     def draw(self, request: Callable[[], DrawRequest]) -> Draw:
@@ -90,7 +107,7 @@ class DeviceRow:
 
     def is_finite(self) -> bool:
         """Whether the row has no NaN and a finite best."""
-        return bool(self._batch.ids[self._index, 0] >= 0)
+        return self._batch.answers()[0][self._index][0] >= 0
 
     def kept(self) -> "DeviceRow":
         """Itself: its buffer is not used again before the logits were moved."""
@@ -103,16 +120,16 @@ class Turns:
     def __init__(self) -> None:
         """Begin with the first."""
         self._next = 0
-        self._held: list[weakref.WeakSet[Batch]] = [weakref.WeakSet() for _ in range(N_BUFFERS)]
+        self._held: list[Callable[[], Batch | None]] = [lambda: None] * N_BUFFERS
 
     def take(self) -> int:
         """The buffer to write; rows of it that somebody still holds are in main memory then."""
         which, self._next = self._next, (self._next + 1) % N_BUFFERS
-        for batch in list(self._held[which]):
+        batch = self._held[which]()
+        if batch is not None:
             batch.move()
-        self._held[which].clear()
         return which
 
     def hold(self, which: int, batch: Batch) -> None:
-        """Say that a batch lies in a buffer."""
-        self._held[which].add(batch)
+        """Say that a batch lies in a buffer, which was taken for it."""
+        self._held[which] = weakref.ref(batch)

@@ -46,6 +46,8 @@ class Inputs:
         self._tables[...] = -1
         # Whose table lies in a row: tables are made anew when their pages change.
         self._held: list[npt.NDArray[np.int32] | None] = [None] * n_sequences
+        # What was written last of each input: some arrays come with many chunks.
+        self._written: dict[str, Any] = {}
 
     def write(self, chunk: Chunk) -> None:
         """Take a chunk's numbers, which `send` brings to the device, and bring its tables.
@@ -58,20 +60,24 @@ class Inputs:
                 f"pass: {n_sequences} sequences, at most {self._room[SEQUENCE]} in one"
             )
         self._staging.settle()
-        begin = chunk.starts[:-1]
-        first = chunk.positions[begin]
+        positions = chunk.positions
+        is_step = n_sequences == len(positions)
         values: dict[str, Any] = {
-            "ids": chunk.ids, "positions": chunk.positions, "slots": chunk.slots,
-            "seq_of_token": np.repeat(np.arange(n_sequences), chunk.starts[1:] - begin),
-            "rows": chunk.rows, "first": first, "state_in": chunk.state_in,
-            "state_out": chunk.state_out, "starts": chunk.starts,
+            "ids": chunk.ids, "positions": positions, "slots": chunk.slots,
+            "seq_of_token": chunk.seq_of_token, "rows": chunk.rows,
+            "first": positions if is_step else positions[chunk.starts[:-1]],
+            "state_in": chunk.state_in, "state_out": chunk.state_out, "starts": chunk.starts,
         }
+        host, begin_of, written = self._host, self._at, self._written
         for name, cells in values.items():
-            at = self._at[name]
-            self._host[at : at + len(cells)] = cells
-        for row, owner in enumerate(chunk.owner[begin].tolist()):
-            if self._held[row] is not chunk.tables[owner]:
-                self._bring_table(row, chunk.tables[owner])
+            if written.get(name) is not cells:
+                at = begin_of[name]
+                host[at : at + len(cells)] = cells
+        self._written = values
+        held = self._held
+        for row, table in enumerate(chunk.tables):
+            if held[row] is not table:
+                self._bring_table(row, table)
 
     def send(self) -> None:
         """Put the copy of what was written on the stream."""
@@ -81,6 +87,7 @@ class Inputs:
         """Make these the first of the rows that want logits."""
         self._staging.settle()
         self._staging.begin()
+        self._written.pop("rows", None)
         part = slice(self._at["rows"], self._at["rows"] + len(rows))
         self._host[part] = rows
         self._staging.send(self._all[part], self._host[part])

@@ -7,6 +7,7 @@ step, its head after it. It must not know sessions, nor what steps compute.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from engine.chunk import Chunk
 from engine.compiled.drawing import Drawing
 from engine.compiled.graphs import Graphs
-from engine.compiled.head import N_BUFFERS, Batch, DeviceRow, Turns
+from engine.compiled.head import N_BUFFERS, Answers, Batch, DeviceRow, Turns
 from engine.compiled.inputs import Inputs
 from engine.compiled.records import CompiledSchedule, CompiledStep, Rows
 from engine.compiled.staging import Staging
@@ -53,6 +54,8 @@ class Passes:
         self._values = staging.array((schedule.few_rows, 4), "f32", "signals")
         self._graphs = Graphs(device)
         self._turns = Turns()
+        # The head whose answers nobody has asked for yet.
+        self._open: Callable[[], Batch | None] = _nothing
         self._steps = _steps_of(schedule)
 
     def run(
@@ -61,6 +64,7 @@ class Passes:
         """Run a chunk; the logits of the rows that want them. `seen` as in `CompiledProgram.run`.
         """
         n_rows, n_sequences, n_wanted = len(chunk.ids), len(chunk.state_in), len(chunk.rows)
+        self._settle()
         self._inputs.write(chunk)
         if chunk.hidden is not None:
             self._device.upload(self._scratch["h"][:n_rows], chunk.hidden)
@@ -88,6 +92,7 @@ class Passes:
         self, n_rows: int, n_sequences: int
     ) -> list[tuple[CompiledStep, dict[str, Any]]]:
         """As `CompiledProgram.launches`."""
+        self._settle()
         n_wanted = min(n_sequences, self._schedule.few_rows)
         body = self._bound(n_rows, n_sequences)
         head = body | self._bound_head(n_wanted, self._turns.take())
@@ -138,6 +143,7 @@ class Passes:
         for start in range(0, len(rows), most):
             part = rows[start : start + most]
             if start:
+                self._settle()
                 self._inputs.send_rows(part)
             which, n_rows = self._turns.take(), len(part)
             launch = partial(self._launch_head, bound, n_rows)
@@ -153,14 +159,25 @@ class Passes:
         self._staging.fetch(named["signal"], self._values[:n_rows])
 
     def _answers(self, n_rows: int, which: int) -> list[LogitsRow]:
-        """What the head in buffer `which` found: ids and signals now, logits when asked for."""
+        """The rows of the head in buffer `which`, which the device may still be at."""
         assert self._drawing is not None
-        self._staging.wait()
-        ids, values = self._ids[:n_rows].copy(), self._values[:n_rows].copy()
         logits = self._scratch[f"logits.{which}"][:n_rows]
-        batch = Batch(self._device, logits, ids, values, self._drawing)
+        batch = Batch(self._device, logits, partial(self._arrived, n_rows), self._drawing)
         self._turns.hold(which, batch)
+        self._open = weakref.ref(batch)
         return [DeviceRow(batch, index) for index in range(n_rows)]
+
+    def _arrived(self, n_rows: int) -> Answers:
+        """Ids and signals of the head that ran last, once it has run."""
+        self._staging.wait()
+        return self._ids[:n_rows].tolist(), self._values[:n_rows].tolist()
+
+    def _settle(self) -> None:
+        """Let the last head's answers be taken before the next one's lie in their place."""
+        batch = self._open()
+        if batch is not None:
+            batch.answers()
+        self._open = _nothing
 
     def _bound(self, n_rows: int, n_sequences: int) -> dict[str, Any]:
         """Every buffer of a pass by name, as many rows of it as the pass has."""
@@ -180,6 +197,10 @@ class Passes:
         for step in steps:
             args = {name: _argument(value, buffers) for name, value in step.args.items()}
             self._device.launch(step.op, **args)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _steps_of(schedule: CompiledSchedule) -> dict[str, list[CompiledStep]]:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from engine.chunk import Chunk
+from engine.chunks import Work
 from engine.errors import RuntimeFailure
-from engine.evaluate import Work, evaluate
+from engine.evaluate import evaluate
 from engine.kv_cache import PAGE_TOKENS
 from engine.model import Model
 from engine.options import RuntimeOptions

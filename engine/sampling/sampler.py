@@ -172,17 +172,17 @@ class Sampler:
 
 
 class SessionSampling:
-    """A session's current sampler: an equal config continues it, another one replaces it."""
+    """A session's `current` sampler: an equal config continues it, another one replaces it."""
 
     def __init__(self, n_vocab: int) -> None:
         self._n_vocab = n_vocab
         self._greedy = Sampler(None, n_vocab)
-        self._current: Sampler | None = None
+        self.current: Sampler | None = None
 
     @property
     def has_chain(self) -> bool:
         """Whether an enabled config has been served since the last reset."""
-        return self._current is not None
+        return self.current is not None
 
     def sampler_for(self, config: SamplingConfig | None) -> Sampler:
         """The sampler that serves `config` now; InvalidArgument leaves the current one in place.
@@ -191,15 +191,15 @@ class SessionSampling:
         """
         if config is None or not config.enabled:
             return self._greedy
-        if self._current is None or self._current.config != config:
-            self._current = Sampler(config, self._n_vocab)
-        return self._current
+        if self.current is None or self.current.config != config:
+            self.current = Sampler(config, self._n_vocab)
+        return self.current
 
     def rewind(self, n_fed: int) -> None:
         """Follow a history that was shortened to `n_fed` tokens."""
-        if self._current is not None:
-            self._current.rewind(n_fed)
+        if self.current is not None:
+            self.current.rewind(n_fed)
 
     def reset(self) -> None:
         """Forget the random sequence: an equal config starts it again."""
-        self._current = None
+        self.current = None

@@ -14,9 +14,10 @@ import pytest
 
 from engine import prefixes, rollback, transfer
 from engine.arena import MemoryPlan
+from engine.chunks import Work
 from engine.compiled import program, weights
 from engine.errors import ModelError, RuntimeFailure
-from engine.evaluate import Work, evaluate
+from engine.evaluate import evaluate
 from engine.records import Stage, Stored
 from engine.sampling import token_signal
 from packages.qwen3_8_27b.compiled import compiled

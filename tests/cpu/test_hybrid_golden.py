@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from engine import recurrent_codec, transfer
-from engine.evaluate import Work, evaluate
+from engine.chunks import Work
+from engine.evaluate import evaluate
 from engine.records import ModelPlan
 from engine.session import Session
 from reference.config import TINY
