@@ -167,10 +167,13 @@ def _recurrent() -> Iterator[Case]:
             f"conv T={n_tokens}", "recurrent", "causal_conv_silu", {**DELTA, **sequences},
             "bytes", {"T C": 8, "C W": 4, "W-1 C": 8}, {"T C W": 2}, quick=False,
         )
-        yield Case(
-            f"gated norm T={n_tokens}", "recurrent", "gated_rmsnorm", {**DELTA, **sequences},
-            "bytes", {"T Nv Dv": 12, "Dv": 4}, {"T Nv Dv": 8}, quick=False,
-        )
+        for name, op, each in (
+            ("gated norm", "gated_rmsnorm", 12), ("gated norm bf16", "gated_rmsnorm_bf16", 10),
+        ):
+            yield Case(
+                f"{name} T={n_tokens}", "recurrent", op, {**DELTA, **sequences},
+                "bytes", {"T Nv Dv": each, "Dv": 4}, {"T Nv Dv": 8}, quick=False,
+            )
 
 
 def _small() -> Iterator[Case]:

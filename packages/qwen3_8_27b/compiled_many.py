@@ -15,8 +15,7 @@ from ptx.causal_attention_gated.op import OP as CAUSAL_ATTENTION_GATED
 from ptx.causal_conv_silu.op import OP as CAUSAL_CONV_SILU
 from ptx.delta_rule_chunked.op import OP as DELTA_RULE_CHUNKED
 from ptx.dequantise_int4_tiles.op import OP as DEQUANTISE_INT4_TILES
-from ptx.encode_bf16.op import OP as ENCODE_BF16
-from ptx.gated_rmsnorm.op import OP as GATED_RMSNORM
+from ptx.gated_rmsnorm_bf16.op import OP as GATED_RMSNORM_BF16
 from ptx.gdn_gates.op import OP as GDN_GATES
 from ptx.linear_xbf16_bf16.op import OP as XBF16_BF16
 from ptx.linear_xbf16_bf16_add.op import OP as XBF16_BF16_ADD
@@ -70,10 +69,9 @@ def _gdn(layout: Layout, layer: int) -> list[CompiledStep]:
             "qkv": "qkv", "g": "g", "beta": "beta", **SEQUENCES, "state": f"delta.{layer}",
             "o": "o", "chunk": CHUNK,
         }),
-        CompiledStep(GATED_RMSNORM, {
-            "o": "o", "z": "z", "w": f"{block}.norm.weight", "y": "o", "eps": eps,
+        CompiledStep(GATED_RMSNORM_BF16, {
+            "o": "o", "z": "z", "w": f"{block}.norm.weight", "y": "gdn_y", "eps": eps,
         }),
-        CompiledStep(ENCODE_BF16, {"x": "o", "y": "gdn_y"}),
         *_product(layout, XBF16_BF16_ADD, layer, "out", {"x": "gdn_y", "h": "h"}),
     ]
 

@@ -35,7 +35,11 @@ OP = Op(
                 "width": dims["Dv"], "n_parts": -(-dims["Dv"] // 32), "n_warps": N_WARPS,
             },
         ),
-        Kernel("portable", lambda dims: Launch(grid=(dims["T"], dims["Nv"]), block=32)),
+        Kernel(
+            "portable",
+            lambda dims: Launch(grid=(dims["T"], dims["Nv"]), block=32),
+            constants=lambda dims: {"entry": "gated_rmsnorm", "bf16": False},
+        ),
     ),
     examples=({"T": 1, "Nv": 48, "Dv": 128}, {"T": 2048, "Nv": 48, "Dv": 128}),
 )
