@@ -28,9 +28,10 @@ from ptx.op import Constant, Dims, Kernel, Launch, Op, Param, buf
 
 # The tuned kernels: one block for a value head of a sequence. Both widths of a head are HEAD.
 HEAD = 128
-# Threads of a block, and blocks that an SM shall hold: two leave a thread 128 registers, of which
-# HEAD * HEAD / THREADS are its cells of S.
-THREADS, BLOCKS_PER_SM = 512, 1
+# Threads of a block, and blocks that an SM shall hold; HEAD * HEAD / threads of a thread's registers
+# are its cells of S. One sequence is 48 blocks, each with an SM to itself. From MANY sequences on
+# there are more blocks than SMs, and two to an SM load S while the other stores it.
+ALONE, PAIRED, MANY = (512, 1), (256, 2), 4
 # Lanes that share a row of S, each with 16-byte pieces of it: 4, 8 or 16.
 LANES = 8
 # Rows of a sequence that are convolved, stepped and normed together, 3 to 32: all old columns are
@@ -67,9 +68,14 @@ def _portable(dims: Dims) -> Mapping[str, Constant]:
     return {**_dims(dims), "d_key": dims["Dk"], "d_value": dims["Dv"]}
 
 
+def _block(dims: Dims) -> tuple[int, int]:
+    return PAIRED if dims["S"] >= MANY else ALONE
+
+
 def _tuned(dims: Dims) -> Mapping[str, Constant]:
+    threads, blocks_per_sm = _block(dims)
     return {
-        **_dims(dims), "d": HEAD, "threads": THREADS, "blocks_per_sm": BLOCKS_PER_SM,
+        **_dims(dims), "d": HEAD, "threads": threads, "blocks_per_sm": blocks_per_sm,
         "lanes": LANES, "chunk": CHUNK, "load": LOAD, "store": STORE, "prefetch": PREFETCH,
         "ticket": TICKET,
     }
@@ -104,14 +110,14 @@ OP = Op(
     kernels=(
         Kernel(
             "sm_90a",
-            lambda dims: Launch(grid=_grid(dims), block=THREADS, programmatic=True),
+            lambda dims: Launch(grid=_grid(dims), block=_block(dims)[0], programmatic=True),
             fits=is_tuned,
             special=("griddepcontrol", "cp.async.bulk.prefetch"),
             constants=_tuned,
         ),
         Kernel(
             "sm_80",
-            lambda dims: Launch(grid=_grid(dims), block=THREADS),
+            lambda dims: Launch(grid=_grid(dims), block=_block(dims)[0]),
             fits=is_tuned,
             constants=_tuned,
         ),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ptx.devices.emulator import EmulatorDevice
-from ptx.gated_delta_step.op import OP
+from ptx.gated_delta_step.op import MANY, OP
 from ptx.gated_delta_step.ref import gated_delta_step
 from ptx.numerics import mismatch, widen_bf16
 from ptx.op import OpError
@@ -266,7 +266,10 @@ def test_kernels_over_the_border_of_a_chunk(kernels):
 def test_rows_of_kernels_do_not_depend_on_calls_or_batches(kernels, heads):
     for bench in kernels(OP, **_batch([_case(1, heads)])):
         _no_split_changes_a_bit(bench, heads, 3)
-        _a_batch_changes_no_bit(bench, heads, (1, 2))
+        # Few sequences and many have blocks of their own, with the same bits.
+        for lengths in ((1, 2), (1, 2, 1, 1)):
+            assert (len(lengths) >= MANY) == (len(lengths) == 4)
+            _a_batch_changes_no_bit(bench, heads, lengths)
 
 
 def test_sequences_of_a_kernel_are_apart(kernels):
