@@ -6,9 +6,10 @@ It overrides what later calls pass, until the session forgets it.
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.grammar import Grammar, GrammarText
-from engine.sampling import Drawable, Sampler, SamplingConfig, Selection
+from engine.sampling import Drawable, DrawRequest, Sampler, SamplingConfig, Selection
 from engine.tokenizer import Tokenizer
 
 
@@ -39,11 +40,18 @@ class ChatSampling:
 
     def choose_row(self, row: Drawable, history: Sequence[int]) -> Selection:
         """The next token after `history`, all tokens fed, prompt included."""
-        mask = None
-        if self._grammar is not None:
-            allowed = self._grammar.mask(history)
-            if allowed is not None:
-                # Ids that the tokenizer does not have are never allowed.
-                mask = np.zeros(self._n_vocab, bool)
-                mask[: len(allowed)] = allowed[: self._n_vocab]
-        return self.sampler.choose_row(row, history, mask)
+        return self.sampler.choose_row(row, history, lambda: self._mask(history))
+
+    def request(self, history: Sequence[int]) -> DrawRequest:
+        """What `choose_row` asks of a device."""
+        return self.sampler.request(history, lambda: self._mask(history))
+
+    def _mask(self, history: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+        """What the grammar allows, bool [V]; None for everything."""
+        allowed = self._grammar.mask(history) if self._grammar is not None else None
+        if allowed is None:
+            return None
+        # Ids that the tokenizer does not have are never allowed.
+        mask = np.zeros(self._n_vocab, bool)
+        mask[: len(allowed)] = allowed[: self._n_vocab]
+        return mask

@@ -7,7 +7,7 @@ few milliseconds, and the device waits for it. It must not know programs nor res
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from engine.chunk import Chunk
 from engine.kv_cache import PAGE_TOKENS
+from engine.sampling import DrawRequest
 
 if TYPE_CHECKING:
     from engine.session import Session
@@ -29,12 +30,14 @@ class Work:
     """Tokens to evaluate behind a session's position, and which rows want logits.
 
     `hidden` float32 [n_tokens, D] are the rows of the stage before, where the stage takes them.
+    `ask` makes what the last row will be asked to draw, where that is known beforehand.
     """
 
     session: Session
     tokens: Sequence[int]
     rows: Literal["none", "last", "all"]
     hidden: npt.NDArray[np.float32] | None = None
+    ask: Callable[[], DrawRequest] | None = None
 
 
 def chunks_of(works: Sequence[Work], max_rows: int) -> Iterator[tuple[Chunk, Sequence[int]]]:

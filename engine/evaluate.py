@@ -8,13 +8,14 @@ that nor the chunk's length changes a row's result (KNOWLEDGE/findings/row-invar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.chunks import Work, chunks_of
-from engine.errors import InvalidArgument, RuntimeFailure, Unsupported
+from engine.errors import EngineError, InvalidArgument, RuntimeFailure, Unsupported
 from engine.logits import LogitsRow
 from engine.trail import marks_after
 
@@ -108,10 +109,20 @@ def evaluate(model: Model, works: Sequence[Work]) -> Evaluation:
     evaluation = Evaluation(works)
     with evaluation.guarded():
         evaluation.logits, evaluation.hidden = _run(model, works)
-        # A device may still be at it: what follows asks for its answers.
+        # A device may still be at it: the check asks for its answers.
+        _expect_draws(evaluation)
         evaluation.make_marks()
         _check_finite(evaluation)
     return evaluation
+
+
+def _expect_draws(evaluation: Evaluation) -> None:
+    """Tell rows what they will be asked to draw, so that it is drawn with the pass."""
+    for work, rows in zip(evaluation.works, evaluation.logits, strict=True):
+        if work.ask is not None and rows:
+            # What cannot be asked is refused when the token is chosen.
+            with suppress(EngineError):
+                rows[-1].expect(work.ask)
 
 
 def _check_finite(evaluation: Evaluation) -> None:

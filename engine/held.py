@@ -1,6 +1,6 @@
-"""Owns what every call on a session is wrapped in: the model's lock, and the samplers' way back.
+"""Owns what calls on a session are wrapped in: the model's lock, and ways back.
 
-Classes, not generators: every token goes through both, and a generator costs as much as the work
+Classes, not generators: every token goes through them, and a generator costs as much as the work
 between. They must not know what the calls do.
 """
 
@@ -60,3 +60,20 @@ class SamplingKept:
             session.sampling.rewind(len(session.history))
             if session.chat:
                 session.chat.sampler.rewind(len(session.history))
+
+
+class Fed:
+    """A history that has some tokens more inside. Not a longer copy: at a long context that costs
+    more than a choice."""
+
+    __slots__ = ("_fed", "_history", "_n_before")
+
+    def __init__(self, history: list[int], fed: Sequence[int]) -> None:
+        self._history, self._fed = history, fed
+
+    def __enter__(self) -> None:
+        self._n_before = len(self._history)
+        self._history.extend(self._fed)
+
+    def __exit__(self, *_: object) -> None:
+        del self._history[self._n_before :]

@@ -27,6 +27,9 @@ class LogitsRow(Protocol):
     def signal(self) -> TokenSignal | None:
         """The row's signal, None for a corrupt row."""
 
+    def expect(self, request: Callable[[], DrawRequest]) -> None:
+        """Say, before anything is asked, what the first `draw` will be for."""
+
     def draw(self, request: Callable[[], DrawRequest]) -> Draw | None:
         """What the device draws, None where the row has none to do it."""
 
@@ -55,6 +58,9 @@ class HostRow:
     def signal(self) -> TokenSignal | None:
         """In float64 arithmetic."""
         return token_signal(self._row)
+
+    def expect(self, request: Callable[[], DrawRequest]) -> None:
+        """Nothing: no device draws from it."""
 
     def draw(self, request: Callable[[], DrawRequest]) -> None:
         """None: the sampler looks at the row."""

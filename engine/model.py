@@ -27,7 +27,7 @@ from engine.prefixes import Prefix
 from engine.program import MAX_ROWS, Program
 from engine.records import ModelPlan
 from engine.recurrent import SlotPool, slots_for, write_zero_slot
-from engine.sampling import SamplingConfig
+from engine.sampling import DrawRequest, SamplingConfig
 from engine.session import Session
 from engine.stages import check_present, cut
 from ptx.device import Device
@@ -130,10 +130,11 @@ class Model:
         """One token for each session in one pass; all advance by one, or none does."""
         self._check_batch(sessions)
         with self.lock, SamplingKept(sessions):
-            for session, config in zip(sessions, configs, strict=True):
+            asks = []
+            for session, token, config in zip(sessions, tokens, configs, strict=True):
                 with self.running(session):
-                    session.sampler_for(config)
-            works = _batch_works(sessions, tokens, "last", hidden)
+                    asks.append(session.ask(config, [token]))
+            works = _batch_works(sessions, tokens, "last", hidden, asks)
             return finish_step(evaluate(self, works), configs, record=True)
 
     def run_batch(
@@ -145,7 +146,8 @@ class Model:
             for session in sessions:
                 with self.running(session):
                     pass
-            evaluation = evaluate(self, _batch_works(sessions, tokens, "none", hidden))
+            asks: list[None] = [None] * len(sessions)
+            evaluation = evaluate(self, _batch_works(sessions, tokens, "none", hidden, asks))
             evaluation.commit()
             return evaluation.hidden
 
@@ -159,10 +161,10 @@ class Model:
 
 def _batch_works(
     sessions: Sequence[Session], tokens: Sequence[int], rows: Literal["none", "last"],
-    hidden: Sequence[Rows | None] | None,
+    hidden: Sequence[Rows | None] | None, asks: Sequence[Callable[[], DrawRequest] | None],
 ) -> list[Work]:
     given = hidden or [None] * len(sessions)
     return [
-        Work(session, [token], rows, row)
-        for session, token, row in zip(sessions, tokens, given, strict=True)
+        Work(session, [token], rows, row, ask)
+        for session, token, row, ask in zip(sessions, tokens, given, asks, strict=True)
     ]

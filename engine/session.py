@@ -8,7 +8,7 @@ the serving ABI's sections on running tokens and on state. Past 250 lines: a cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,11 +20,12 @@ from engine.chunks import Work
 from engine.errors import InvalidArgument, RuntimeFailure
 from engine.evaluate import Evaluation, evaluate
 from engine.grammar import GrammarText
-from engine.held import SamplingKept
+from engine.held import Fed, SamplingKept
 from engine.logits import LogitsRow
 from engine.recurrent import RecurrentState
 from engine.rollback import Checkpoints
 from engine.sampling import (
+    DrawRequest,
     Sampler,
     SamplingConfig,
     SessionSampling,
@@ -78,8 +79,8 @@ class Session:
     ) -> int:
         """Evaluate tokens and choose from the last row; position += count."""
         with self.model.running(self), SamplingKept([self]):
-            self.sampler_for(config)
-            evaluation = evaluate(self.model, [Work(self, tokens, "last", hidden)])
+            ask = self.ask(config, tokens)
+            evaluation = evaluate(self.model, [Work(self, tokens, "last", hidden, ask)])
             return finish_step(evaluation, [config])[0]
 
     def decode(self, token: int, config: SamplingConfig | None) -> int:
@@ -154,13 +155,25 @@ class Session:
         sampler = self.chat or self.sampling.sampler_for(config)
         if sampler.is_greedy:
             return row.greedy()
-        # Not a longer copy: at a long context that costs more than the choice.
-        n_before = len(self.history)
-        self.history.extend(fed)
-        try:
+        with Fed(self.history, fed):
             return sampler.choose_row(row, self.history).token
-        finally:
-            del self.history[n_before:]
+
+    def ask(
+        self, config: SamplingConfig | None, fed: Sequence[int]
+    ) -> Callable[[], DrawRequest] | None:
+        """What `choose` will ask of the row behind `fed`; None where it looks for the best.
+
+        InvalidArgument for a bad config.
+        """
+        sampler = self.chat or self.sampling.sampler_for(config)
+        if sampler.is_greedy:
+            return None
+
+        def request() -> DrawRequest:
+            with Fed(self.history, fed):
+                return sampler.request(self.history)
+
+        return request
 
     def configure_chat(
         self,

@@ -40,23 +40,45 @@ class Batch:
         self._moved: F32 | None = None
         self._arrive: Callable[[], Answers] | None = arrive
         self._answers: Answers = ([], [])
+        self._expected: dict[int, DrawRequest] = {}
+        self._drawn: dict[int, Draw | RuntimeFailure] = {}
         self.n_vocab = drawing.n_vocab
 
     def answers(self) -> Answers:
         """Of each row its two best ids and its signal; RuntimeFailure of a lost device."""
         if self._arrive is not None:
+            expected, self._expected = self._expected, {}
             try:
+                if expected:
+                    rows = [self._logits[index] for index in expected]
+                    self._drawing.start(rows, list(expected.values()))
                 self._answers = self._arrive()
             except PtxError as error:
                 raise RuntimeFailure(f"device: {error}") from None
             self._arrive = None
+            if expected:
+                self._drawn = dict(zip(expected, self._drawing.finish(len(expected)), strict=True))
         return self._answers
 
-    def draw(self, index: int, request: DrawRequest) -> Draw:
-        """A token of row `index`, wherever it lies now: the same one."""
+    def expect(self, index: int, request: DrawRequest) -> None:
+        """Say what row `index` will be asked to draw: that is drawn with the first question."""
+        if self._arrive is not None:
+            self._expected[index] = request
+
+    def draw(self, index: int, request: Callable[[], DrawRequest]) -> Draw:
+        """A token of row `index`, wherever it lies now: the same one.
+
+        The first draw of a row is the expected one where there is one.
+        """
+        self.answers()
+        found = self._drawn.pop(index, None)
+        if isinstance(found, RuntimeFailure):
+            raise found
+        if found is not None:
+            return found
         if self._moved is None:
-            return self._drawing.draw(self._logits[index], request)
-        return self._drawing.draw_moved(self._moved[index], request)
+            return self._drawing.draw(self._logits[index], request())
+        return self._drawing.draw_moved(self._moved[index], request())
 
     def move(self) -> F32:
         """The logits in main memory, float32 [T, n_vocab]; RuntimeFailure of a lost device."""
@@ -101,9 +123,13 @@ class DeviceRow:
         best, other = ids[self._index]
         return TokenSignal(entropy, top, second, margin, best, other)
 
+    def expect(self, request: Callable[[], DrawRequest]) -> None:
+        """Let the draw that comes be made together with the pass, and with others' of it."""
+        self._batch.expect(self._index, request())
+
     def draw(self, request: Callable[[], DrawRequest]) -> Draw:
         """What the device draws; RuntimeFailure for a corrupt row, or without a token left."""
-        return self._batch.draw(self._index, request())
+        return self._batch.draw(self._index, request)
 
     def is_finite(self) -> bool:
         """Whether the row has no NaN and a finite best."""

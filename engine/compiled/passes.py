@@ -49,7 +49,9 @@ class Passes:
         self._fixed, self._scratch = fixed, scratch
         self._inputs, self._staging = inputs, staging
         # A stage without output has no logits to draw from.
-        self._drawing = Drawing(device, staging, n_vocab) if schedule.head else None
+        self._drawing = (
+            Drawing(device, staging, n_vocab, schedule.few_rows) if schedule.head else None
+        )
         self._ids = staging.array((schedule.few_rows, 2), "i32", "best ids")
         self._values = staging.array((schedule.few_rows, 4), "f32", "signals")
         self._graphs = Graphs(device)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from engine.arena import MemoryPlan
 from engine.chunk import Chunk, refuses
-from engine.compiled.drawing import buffers_of
+from engine.compiled.drawing import n_bytes_of
 from engine.compiled.inputs import Inputs
 from engine.compiled.pages import BYTES_OF_CELL, Pages
 from engine.compiled.passes import Passes
@@ -52,13 +52,12 @@ def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int) -> MemoryPlan:
         _rows_of(schedule, buffer) * prod(buffer.columns) * DTYPES[buffer.dtype].itemsize
         for buffer in schedule.buffers.values()
     )
-    drawing = buffers_of(plan.n_vocab) if schedule.head else {}
     fixed = sum(
-        prod(shape) * DTYPES[dtype].itemsize
-        for dtype, shape in (*schedule.fixed.values(), *drawing.values())
+        prod(shape) * DTYPES[dtype].itemsize for dtype, shape in schedule.fixed.values()
     )
+    drawing = n_bytes_of(plan.n_vocab, schedule.few_rows) if schedule.head else 0
     kv = n_pages * page_bytes * BYTES_OF_CELL
-    return MemoryPlan(weights, kv, n_slots * slot_bytes, scratch + fixed)
+    return MemoryPlan(weights, kv, n_slots * slot_bytes, scratch + fixed + drawing)
 
 
 class CompiledProgram(StateSlots):

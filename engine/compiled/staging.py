@@ -24,6 +24,8 @@ class Staging:
         self._device = device
         self._is_async = hasattr(device, "pinned")
         self._under_way = False
+        # How often everything has been waited for.
+        self.n_waits = 0
 
     def array(self, shape: tuple[int, ...], dtype: str, name: str) -> Array:
         """An array of zeros that can be sent and fetched."""
@@ -61,3 +63,4 @@ class Staging:
         if self._is_async:
             self._device.synchronize()
         self._under_way = False
+        self.n_waits += 1

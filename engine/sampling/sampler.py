@@ -6,6 +6,7 @@ back the draws made beyond a trimmed history, so after a rejected draft the stat
 be had the rejected tokens never been seen. Knows no sessions, grammars or C.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,12 @@ from engine.errors import InvalidArgument
 from engine.sampling import chain, draws, plain, rng
 from engine.sampling.config import SamplingConfig
 from engine.sampling.row import checked_row
+
+MadeMask = Callable[[], chain.Mask | None]
+
+
+def no_mask() -> None:
+    """Every token is allowed."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +122,14 @@ class Sampler:
         self,
         row: draws.Drawable,
         history: chain.History = (),
-        mask: chain.Mask | None = None,
+        mask: MadeMask = no_mask,
     ) -> Selection:
-        """As `choose`, by the row's device where it can."""
+        """As `choose`, by the row's device where it can; `mask()` makes the mask where it is
+        needed."""
         index = self.n_drawn
-        draw = row.draw(lambda: draws.request_of(
-            self._active, history, mask, self.n_vocab, self.seed or 0, index
-        ))  # fmt: skip
+        draw = row.draw(lambda: self.request(history, mask))
         if draw is None:
-            return self.choose(row.array(), history, mask)
+            return self.choose(row.array(), history, mask())
         draws_word = self.seed is not None
         if draws_word:
             self._fed_at_draw.append(len(history))
@@ -135,6 +141,12 @@ class Sampler:
             config=self.config,
             seed=self.seed,
             draw_index=index if draws_word else None,
+        )
+
+    def request(self, history: chain.History, mask: MadeMask = no_mask) -> draws.DrawRequest:
+        """What `choose_row` asks of a device."""
+        return draws.request_of(
+            self._active, history, mask(), self.n_vocab, self.seed or 0, self.n_drawn
         )
 
     def _pick(self, z: npt.NDArray[np.float64], n_fed: int) -> tuple[int, float, int | None]:

@@ -28,7 +28,7 @@ from ptx.op import Constant, Dims, Kernel, Launch, Op, Param, buf
 
 # The tuned kernels: one block for a value head of a sequence. Both widths of a head are HEAD.
 HEAD = 128
-# Threads of a block, and blocks that an SM shall hold; HEAD * HEAD / threads of a thread's registers
+# Threads of a block, and blocks that an SM shall hold; HEAD * HEAD / threads registers of a thread
 # are its cells of S. One sequence is 48 blocks, each with an SM to itself. From MANY sequences on
 # there are more blocks than SMs, and two to an SM load S while the other stores it.
 ALONE, PAIRED, MANY = (512, 1), (256, 2), 4

@@ -3,6 +3,7 @@ says, from rows on the device and from rows that were moved, and nothing left ov
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests import compiled_hybrid as mini
 from tests.cpu.test_sampling_ops import random_config
 from tests.deferred_host import DeferredHost
 
-N_VOCAB, N_PADDED = 131, 144
+N_VOCAB, N_PADDED, N_ROWS = 131, 144, 5
 BASE = SamplingConfig(version=1, flags=1, seed=7)
 HOT = replace(BASE, temperature=1.3, top_k=40, top_p=0.95, repeat_penalty=1.1, penalty_last_n=8)
 IDS = [(7 * t * t + 13 * t + 5) % 1021 for t in range(40)]
@@ -43,10 +44,14 @@ class PlainRow:
         return self.drawing.draw(padded, request())
 
 
+def _given(mask):
+    return mask
+
+
 @pytest.fixture(scope="module")
 def drawing():
     device = DeferredHost()
-    return Drawing(device, Staging(device), N_VOCAB)
+    return Drawing(device, Staging(device), N_VOCAB, N_ROWS)
 
 
 def test_random_requests_draw_what_the_host_draws(drawing):
@@ -66,11 +71,12 @@ def test_random_requests_draw_what_the_host_draws(drawing):
             want = here.choose(row, history, mask)
         except RuntimeFailure:
             with pytest.raises(RuntimeFailure, match="ban every one of 131"):
-                there.choose_row(PlainRow(drawing, row), history, mask)
+                there.choose_row(PlainRow(drawing, row), history, partial(_given, mask))
             assert there.snapshot() == here.snapshot()
             n_banned += 1
             continue
-        found = there.choose_row(PlainRow(drawing, row, moved=bool(turn % 2)), history, mask)
+        given = PlainRow(drawing, row, moved=bool(turn % 2))
+        found = there.choose_row(given, history, partial(_given, mask))
         # Seeds at which no running sum lies on an edge: `test_sampling_ops.py` has the others.
         assert (found.token, found.draw_index) == (want.token, want.draw_index), (turn, config)
         assert math.isclose(found.log_p_sampler, want.log_p_sampler, abs_tol=1e-6)
@@ -103,7 +109,10 @@ def test_a_history_that_is_none_is_refused_before_the_device(drawing):
     assert sampler.n_drawn == 0
 
 
-def test_a_draw_that_broke_off_leaves_no_counts(drawing, monkeypatch):
+def test_a_draw_that_broke_off_leaves_no_counts(monkeypatch):
+    # A new one: of a shape that has come before the launches are in a graph.
+    late = DeferredHost()
+    drawing = Drawing(late, Staging(late), N_VOCAB, N_ROWS)
     row = np.linspace(0, 3, N_VOCAB, dtype=np.float32)
     want = Sampler(HOT, N_VOCAB).choose(row, [5, 6, 6]).token
     device, launch = drawing._device, drawing._device.launch
@@ -120,6 +129,47 @@ def test_a_draw_that_broke_off_leaves_no_counts(drawing, monkeypatch):
     found = Sampler(HOT, N_VOCAB).choose_row(PlainRow(drawing, row), [5, 6, 6])
     assert found.token == want
     assert not device.download(drawing._on["counts"]).any()
+
+
+def test_rows_that_are_drawn_together_are_as_alone(drawing):
+    source, device, n_same = np.random.default_rng(5), drawing._device, 0
+    for turn in range(60):
+        n_rows = int(source.integers(1, N_ROWS + 1))
+        rows = (3 * source.standard_normal((n_rows, N_VOCAB))).astype(np.float32)
+        if turn % 7 == 0:
+            rows[0, 5] = np.nan
+        requests = []
+        for _ in range(n_rows):
+            history = source.integers(0, N_VOCAB, source.integers(0, 400)).tolist()
+            mask = source.random(N_VOCAB) < 0.6 if source.random() < 0.3 else None
+            config = random_config(source, N_VOCAB)
+            sampler = Sampler(config, N_VOCAB, 3 + turn)
+            requests.append(sampler.request(history, partial(_given, mask)))
+        padded = device.allocate((n_rows, N_PADDED), "f32", "logits")
+        device.upload(padded, np.pad(rows, ((0, 0), (0, N_PADDED - N_VOCAB))))
+        drawing.start([padded[i] for i in range(n_rows)], requests)
+        drawing._staging.wait()
+        together = [repr(found) for found in drawing.finish(n_rows)]
+        alone = []
+        for i, request in enumerate(requests):
+            try:
+                alone.append(repr(drawing.draw(padded[i], request)))
+            except RuntimeFailure as error:
+                alone.append(repr(error))
+        assert together == alone
+        n_same += n_rows
+    assert n_same > 100
+
+
+def test_windows_of_any_length_share_graphs():
+    late = DeferredHost()
+    drawing = Drawing(late, Staging(late), N_VOCAB, N_ROWS)
+    row = late.allocate((N_VOCAB,), "f32", "logits")
+    late.upload(row, np.linspace(0, 3, N_VOCAB, dtype=np.float32))
+    sampler, history = Sampler(replace(HOT, penalty_last_n=-1), N_VOCAB), [1, 2]
+    for n in range(3, 90):
+        drawing.draw(row, sampler.request([*history, *range(n)]))
+    assert len(late.graphs) == 1
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +203,40 @@ def test_a_held_row_draws_the_same_once_it_was_moved(model):
     assert len(set(drawn)) > 1
     one.free()
     two.free()
+
+
+def test_a_drawn_token_comes_with_its_pass(model):
+    """One wait for all sessions of a batch, whoever draws, and the tokens of each one alone."""
+    configs = [HOT, None, replace(HOT, seed=9, penalty_last_n=-1), replace(BASE, seed=11)]
+    prompts = [IDS[:6], IDS[6:9], IDS[9:20], IDS[20:24]]
+
+    def tokens_of(step):
+        sessions = [model.create_session() for _ in configs]
+        last = [
+            session.prefill_sampled(prompt, config)
+            for session, prompt, config in zip(sessions, prompts, configs, strict=True)
+        ]
+        told = []
+        for _ in range(8):
+            last = step(sessions, last)
+            told.append(last)
+        for session in sessions:
+            session.free()
+        return told
+
+    def each(sessions, last):
+        found = zip(sessions, last, configs, strict=True)
+        return [session.decode(token, config) for session, token, config in found]
+
+    late, waits = model.program._device, []
+
+    def together(sessions, last):
+        before = late.n_waits
+        found = model.decode_batch(sessions, last, configs)
+        waits.append(late.n_waits - before)
+        return found
+
+    assert tokens_of(together) == tokens_of(each)
+    # The first passes of a shape load and capture, and a page of cells is brought now and then.
+    assert waits[-1] == 1
+    assert len({tuple(tokens) for tokens in tokens_of(each)}) > 1
