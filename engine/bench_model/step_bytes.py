@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from engine.compiled.records import CompiledSchedule, CompiledStep, Rows
+from engine.compiled.records import Cells, CompiledSchedule, CompiledStep, Rows
 from engine.compiled.weights import matrix_bytes
 from engine.errors import Unsupported
 from engine.records import ModelPlan
@@ -141,7 +141,7 @@ def _count(
         counted.state += slots
         counted.written += slots
     elif WIDE.fullmatch(name):
-        n_bytes = _fixed_bytes(schedule.fixed, value)
+        n_bytes = _bytes_of_rows(schedule.in_turns, value)
         if param.out:
             counted.written += n_bytes
         else:
@@ -155,8 +155,8 @@ def _taken(value: str | Rows, n_rows: int, shape: Shape, looked_up: bool) -> int
     return min(shape.n_rows, n_rows) if looked_up else n_rows
 
 
-def _fixed_bytes(fixed: Mapping[str, tuple[str, tuple[int, ...]]], value: str | Rows) -> int:
-    dtype, lengths = fixed[value.name if isinstance(value, Rows) else value]
+def _bytes_of_rows(buffers: Mapping[str, Cells], value: str | Rows) -> int:
+    dtype, lengths = buffers[value.name if isinstance(value, Rows) else value]
     if isinstance(value, Rows):
         lengths = (value.stop - value.start, *lengths[1:])
     return prod(lengths) * DTYPES[dtype].itemsize

@@ -19,7 +19,7 @@ from engine.compiled.drawing import n_bytes_of
 from engine.compiled.inputs import Inputs
 from engine.compiled.pages import BYTES_OF_CELL, Pages
 from engine.compiled.passes import Passes
-from engine.compiled.records import CompiledSchedule, CompiledStep, Scratch
+from engine.compiled.records import Cells, CompiledSchedule, CompiledStep, Scratch
 from engine.compiled.staging import Staging
 from engine.compiled.weights import load_matrices, matrix_bytes
 from engine.errors import RuntimeFailure
@@ -52,9 +52,7 @@ def plan_memory(plan: ModelPlan, n_pages: int, n_slots: int) -> MemoryPlan:
         _rows_of(schedule, buffer) * prod(buffer.columns) * DTYPES[buffer.dtype].itemsize
         for buffer in schedule.buffers.values()
     )
-    fixed = sum(
-        prod(shape) * DTYPES[dtype].itemsize for dtype, shape in schedule.fixed.values()
-    )
+    fixed = sum(map(_bytes_of, schedule.fixed.values())) + _turns_bytes(schedule)
     drawing = n_bytes_of(plan.n_vocab, schedule.few_rows) if schedule.head else 0
     kv = n_pages * page_bytes * BYTES_OF_CELL
     return MemoryPlan(weights, kv, n_slots * slot_bytes, scratch + fixed + drawing)
@@ -95,6 +93,7 @@ class CompiledProgram(StateSlots):
                     name: self._new(dtype, shape, name, zeroed=True)
                     for name, (dtype, shape) in schedule.fixed.items()
                 },
+                **self._in_turns(schedule),
                 **{name: self._constant(name, v) for name, v in schedule.constants.items()},
                 **self.states,
                 **self._pages.named(),
@@ -114,6 +113,17 @@ class CompiledProgram(StateSlots):
         if zeroed:
             self._device.upload(buffer, np.zeros(shape, DTYPES[dtype]))
         return buffer
+
+    def _in_turns(self, schedule: CompiledSchedule) -> dict[str, Any]:
+        """Views of one place by name."""
+        largest = max(schedule.in_turns.values(), key=_bytes_of, default=None)
+        if largest is None:
+            return {}
+        place: Any = self._device.allocate((prod(largest[1]),), largest[0], "rows in turns")
+        return {
+            name: place[: prod(shape)].reshape(shape)
+            for name, (_, shape) in schedule.in_turns.items()
+        }
 
     def _constant(self, name: str, value: Any) -> Buffer:
         buffer = self._device.allocate(value.shape, "f64", name)
@@ -153,6 +163,15 @@ class CompiledProgram(StateSlots):
     def write_rows(self, layer: int, which: int, cells: I32, rows: F32) -> None:
         """Store K or V rows at the given cells, rounded to bf16."""
         self._pages.write(layer, which, cells, rows)
+
+
+def _bytes_of(cells: Cells) -> int:
+    dtype, shape = cells
+    return prod(shape) * DTYPES[dtype].itemsize
+
+
+def _turns_bytes(schedule: CompiledSchedule) -> int:
+    return max(map(_bytes_of, schedule.in_turns.values()), default=0)
 
 
 def _rows_of(schedule: CompiledSchedule, buffer: Scratch) -> int:

@@ -17,6 +17,10 @@ from ptx.op import Op
 Form = Literal["f32", "bf16", "int4_tiles", "int8_tiles"]
 
 
+# Dtype and shape of a buffer.
+Cells = tuple[str, tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Matrix:
     """The rows of one or more weights, one behind the other, in one form."""
@@ -60,10 +64,11 @@ class CompiledSchedule:
     A pass of up to `few_rows` rows runs `few`, any other `many`, both from "h" to "h"; `head` runs
     over up to `few_rows` rows that want logits, which `rows` picks from "h", into "logits" (which
     stands for "logits.0" and "logits.1" by turns), with the best ids and the signal of each in
-    "best" and "signal", as `token_signal_wide` has them. Beside
-    `buffers` and `matrices` steps may name `fixed` ones (dtype, shape; zero at first), the layers'
-    "k_pages.<layer>" and "v_pages.<layer>", the plan's states, constants, and what a pass brings:
-    ids, positions, slots, seq_of_token, rows, pages, starts, first, state_in, state_out.
+    "best" and "signal", as `token_signal_wide` has them. Beside `buffers` and `matrices` steps may
+    name `fixed` ones (zero at first), those of `in_turns`, which are of one dtype and lie at one
+    place, so that writing one ends what another held, the layers' "k_pages.<layer>" and
+    "v_pages.<layer>", the plan's states, constants, and what a pass brings: ids, positions, slots,
+    seq_of_token, rows, pages, starts, first, state_in, state_out.
     """
 
     matrices: Mapping[str, Matrix]
@@ -72,7 +77,8 @@ class CompiledSchedule:
     many: tuple[tuple[CompiledStep, ...], ...]
     head: tuple[CompiledStep, ...]
     buffers: Mapping[str, Scratch]
-    fixed: Mapping[str, tuple[str, tuple[int, ...]]]
+    fixed: Mapping[str, Cells]
+    in_turns: Mapping[str, Cells]
     constants: Mapping[str, npt.NDArray]  # type: ignore[type-arg]
     few_rows: int
     many_rows: int

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.compiled.head import N_BUFFERS
-from engine.compiled.records import Form, Matrix, Scratch
+from engine.compiled.records import Cells, Form, Matrix, Scratch
 from packages.qwen3_8_27b.dims import HybridDims
 from packages.qwen3_8_27b.linears import NORMED
 from ptx.token_signal_wide.op import work_words
@@ -57,7 +57,7 @@ class Layout:
         return {"qg": 2 * dims.n_heads * dims.d_head, "k": key, "v": key}
 
     def wide(self, layer: int, name: str) -> str:
-        """Which fixed buffer takes a matrix's bf16 rows."""
+        """Which buffer takes a matrix's bf16 rows."""
         n_rows, n_columns = self.shape(layer, name)
         return f"rows.{n_rows}x{n_columns}"
 
@@ -90,11 +90,9 @@ class Layout:
             "arrived": Scratch("i32", (dims.n_kv_heads,), few=True, zeroed=True),
         }
 
-    def fixed(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Buffers that do not grow with the rows of a pass."""
-        made: dict[str, tuple[str, tuple[int, ...]]] = {
-            "tickets": ("u32", (FEW_ROWS * self.dims.n_key_heads,))
-        }
+    def wides(self) -> dict[str, Cells]:
+        """Where bf16 rows of matrices of other forms are made, each for the product behind it."""
+        made: dict[str, Cells] = {}
         for layer in range(self.dims.n_layers):
             for name in ("in", "out", "gate_up", "down"):
                 if self.matrices[f"{name}.{layer}"].form != "bf16":

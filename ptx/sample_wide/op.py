@@ -20,20 +20,29 @@ from ptx.sample.op import MAX_VOCAB, WEIGHT_CONSTANTS
 
 THREADS = 256
 # A slice of a row is what a block takes at once. Its sums are looked through by one block with a
-# thread for each, so a row has at most so many slices.
-MAX_SLICES = 256
+# thread for each, so a row has at most so many slices. FEW of them are faster: they meet after each
+# stage. And so are no more blocks in all rows than run AT_ONCE, or rows wait for each other: then
+# slices are longer, up to MOST_CELLS tokens of a thread, which lie in registers.
+MAX_SLICES, FEW, AT_ONCE, MOST_CELLS = 256, 128, 250, 32
 # A round of the search for a key decides 11 bits of it; see sm_80.ptx for the first words of work.
 DIGIT_BITS, STATE_WORDS = 11, 16
 WORK_WORDS = STATE_WORDS + MAX_SLICES + (1 << DIGIT_BITS)
 
 
 def _cells(dims: Dims) -> int:
-    """Tokens of a thread: the fewest that make no more slices than there may be."""
-    return -(-dims["V"] // (THREADS * MAX_SLICES))
+    """Tokens of a thread."""
+    cells = -(-dims["V"] // (THREADS * FEW))
+    while 2 * cells <= MOST_CELLS and dims["T"] * _slices_of(dims, cells) > AT_ONCE:
+        cells *= 2
+    return cells
+
+
+def _slices_of(dims: Dims, cells: int) -> int:
+    return -(-dims["V"] // (THREADS * cells))
 
 
 def _slices(dims: Dims) -> int:
-    return -(-dims["V"] // (THREADS * _cells(dims)))
+    return _slices_of(dims, _cells(dims))
 
 
 def _constants(pdl: bool, dims: Dims) -> Mapping[str, Constant]:
@@ -87,5 +96,5 @@ OP = Op(
         "a weight and a total for a row": lambda dims: dims["2"] == 2,
         "W = 2320": lambda dims: dims["W"] == WORK_WORDS,
     },
-    examples=({"T": 1, "V": 248320, "2": 2, "W": WORK_WORDS},),
+    examples=tuple({"T": n, "V": 248320, "2": 2, "W": WORK_WORDS} for n in (1, 4, 16)),
 )

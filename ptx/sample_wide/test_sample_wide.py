@@ -67,13 +67,14 @@ def test_what_does_not_fit_is_refused(bench):
         OP.bind({**shapes, "z": (2, MAX_VOCAB + 1)})
 
 
+@pytest.mark.parametrize("n_tokens", [1, 3, 16])
 @pytest.mark.parametrize("n_vocab", [1, 255, 65_536, 65_537, 248_320, MAX_VOCAB])
-def test_slices_cover_a_row(n_vocab):
-    dims = {"T": 1, "V": n_vocab, "2": 2, "W": WORK_WORDS}
+def test_slices_cover_a_row(n_vocab, n_tokens):
+    dims = {"T": n_tokens, "V": n_vocab, "2": 2, "W": WORK_WORDS}
     kernel = OP.kernels[0]
     n_slices, n_rows = kernel.launch(dims).grid
     constants = kernel.constants(dims)
-    assert n_rows == 1
+    assert n_rows == n_tokens
     assert n_slices == constants["n_slices"] <= MAX_SLICES
     assert 0 <= n_slices * THREADS * constants["cells"] - n_vocab < THREADS * constants["cells"]
 
@@ -101,8 +102,8 @@ def test_keys_that_differ_in_every_digit(kernels):
 
 
 def test_several_tokens_in_a_thread(kernels):
-    # Two tokens a thread, 129 slices.
-    n_vocab = 66_000
+    # Two tokens a thread, 65 slices.
+    n_vocab = 33_000
     z = 3 * np.random.default_rng(0).standard_normal((1, n_vocab))
     for bench in _tuned(kernels):
         if bench.device.name == "emulator":
@@ -121,6 +122,14 @@ def test_several_tokens_in_a_thread(kernels):
         else:
             z = 3 * np.random.default_rng(0).standard_normal((3, 248_320))
             _same(bench, _inputs(z, [(0.8, 400, 0.9, -4.0), (0.8, 0, 0.95, -INF), NEUTRAL]))
+
+
+def test_many_rows_take_longer_slices(kernels, monkeypatch):
+    monkeypatch.setattr("ptx.sample_wide.op.AT_ONCE", 6)
+    args = _some_pairs(1000, 3)
+    assert OP.kernels[0].launch({"T": 3, "V": 1000}).grid == (2, 3)
+    for bench in _tuned(kernels):
+        _same(bench, args)
 
 
 def test_words_on_the_edges(bench, kernels):
