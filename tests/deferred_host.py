@@ -29,6 +29,20 @@ class DeferredGraph:
         self._device.waiting.extend(self.calls)
 
 
+class DeferredEvent:
+    """A point in line; nobody comes past it before all in front of it was done."""
+
+    def __init__(self, device: "DeferredHost") -> None:
+        self._device = device
+
+    def record(self) -> None:
+        """Nothing: whoever waits does all that is in line."""
+
+    def synchronize(self) -> None:
+        """Do all that is in line."""
+        self._device.synchronize()
+
+
 class DeferredHost(KernelHost):
     """`KernelHost` whose work is done when somebody waits for it."""
 
@@ -100,6 +114,10 @@ class DeferredHost(KernelHost):
         assert cells.shape == buffer.shape
         assert cells.dtype == buffer.dtype
         assert cells.dtype in DTYPES.values()
+
+    def event(self) -> "DeferredEvent":
+        """A point in line."""
+        return DeferredEvent(self)
 
     @contextmanager
     def capture(self, name: str = "graph") -> Iterator[DeferredGraph]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.compiled.ahead import Ahead
 from engine.compiled.records import Form, Matrix
+from engine.compiled.uploads import Uploads
 from engine.errors import ModelError
 from engine.records import Fill, Stored, Weight
 from ptx.device import Buffer, Device
@@ -59,30 +60,33 @@ def load_matrices(
 ) -> dict[str, Buffer]:
     """Every matrix in a buffer of its own; ModelError names a weight that its form cannot hold.
 
-    Digests of the next weights are compared by other threads while one is copied.
+    Digests of the next weights are compared by other threads while one is copied, and what is
+    copied crosses while the next piece of it is brought.
     """
     made: dict[str, Buffer] = {}
     total = sum(matrix_bytes(matrix, weights) for matrix in matrices.values())
     done = 0
     order = [part for matrix in matrices.values() for part in matrix.parts]
-    with Ahead({part: weights[part] for part in order}) as ahead:
+    with Ahead({part: weights[part] for part in order}) as ahead, Uploads(device) as uploads:
         for name, matrix in matrices.items():
             progress(done / total)
-            made[name] = _load(device, name, matrix, ahead)
+            made[name] = _load(device, name, matrix, ahead, uploads)
             done += matrix_bytes(matrix, weights)
     return made
 
 
-def _load(device: Device, name: str, matrix: Matrix, weights: Mapping[str, Weight]) -> Buffer:
+def _load(
+    device: Device, name: str, matrix: Matrix, weights: Mapping[str, Weight], uploads: Uploads
+) -> Buffer:
     if matrix.form in TILED:
-        return _load_tiles(device, name, matrix, weights)
+        return _load_tiles(device, name, matrix, weights, uploads)
     buffer = device.allocate(shape_of(matrix, weights)[1], matrix.form, name)
     for part, rows in _parts(matrix, weights, buffer):
         weight = weights[part]
         if matrix.form == "f32":
             device.upload(rows, weight.load())
         elif weight.dtype == "bf16":
-            device.upload(rows, weight.stored().cells)
+            uploads.put(rows, weight.stored().cells)
         else:
             for start, stop, piece in float32_pieces(device, part, weight):
                 device.launch(ENCODE_BF16, x=piece, y=rows[start:stop])
@@ -90,7 +94,7 @@ def _load(device: Device, name: str, matrix: Matrix, weights: Mapping[str, Weigh
 
 
 def _load_tiles(
-    device: Device, name: str, matrix: Matrix, weights: Mapping[str, Weight]
+    device: Device, name: str, matrix: Matrix, weights: Mapping[str, Weight], uploads: Uploads
 ) -> Buffer:
     """Codes and scales of all rows, then their tiles: a group of 128 has all rows side by side."""
     tiles, stored_as, per_byte, dtype, _, tile = TILED[matrix.form]
@@ -104,8 +108,8 @@ def _load_tiles(
         weight = weights[part]
         if weight.dtype == stored_as:
             stored = weight.stored()
-            device.upload(code_rows, stored.cells)
-            device.upload(scale_rows, _scales(part, stored))
+            uploads.put(code_rows, stored.cells)
+            uploads.put(scale_rows, _scales(part, stored))
         else:
             encode_groups(device, part, weight, matrix.form, code_rows, scale_rows)
     w = device.allocate((n_columns // GROUP, n_rows // ROWS, TILE_BYTES[tiles]), "u8", name)
