@@ -2,7 +2,9 @@
 
 It must not know instructions, nor when copies land. From the asking for a copy until somebody has
 waited for it, its destination is nobody else's, and nobody may write its source. The async proxy
-sees ordinary stores to shared memory after a proxy fence alone.
+sees ordinary stores to shared memory after a proxy fence alone, and waits for ordinary loads only
+where who made them has fenced them: a load that is in no register yet may find what a copy brought,
+though its warp has said that the place is free.
 """
 
 from typing import Any
@@ -26,6 +28,8 @@ class Claims:
         self._busy = np.zeros(len(state.space("shared").data), bool)
         # Bytes of shared memory that ordinary stores wrote and no proxy fence has shown yet.
         self.unfenced: Array | None = None
+        # The clock of each CTA's warps at their last proxy fence.
+        self._fenced_clock = np.zeros((state.lanes.n_ctas, state.lanes.n_warps), np.int32)
         # How many products read each run of 16 bytes of shared memory, and how many runs in all.
         self._lent = np.zeros(0, np.int32)
         self._n_lent = 0
@@ -35,6 +39,7 @@ class Claims:
         self._busy.fill(False)
         self._lent.fill(0)
         self._n_lent = 0
+        self._fenced_clock.fill(0)
         if self.unfenced is not None:
             self.unfenced.fill(False)
 
@@ -98,6 +103,7 @@ class Claims:
         """A copy is asked for; Fault when it may not read its source, or write its target, now."""
         if self.state.sanitise:
             self._check(copy.lanes, copy.target, copy.target_at, True)
+            self._reads_fenced(copy)
             self.access(copy, False)
             if copy.source is not None:
                 self._check(copy.lanes, copy.source, copy.source_at, False)
@@ -134,6 +140,19 @@ class Claims:
             raise Fault("async", "an asynchronous copy reads shared memory that ordinary stores "
                         "wrote, with no proxy fence between", copy.lanes[bad])
 
+    def _reads_fenced(self, copy: Copy) -> None:
+        # cp.async is of the generic proxy, as loads are.
+        if not self._shared(copy.target) or copy.how == GROUP:
+            return
+        state, races = self.state, self.state.shared_races
+        places = np.unique(copy.target_at // races.granule)
+        cta = places * races.granule // max(1, state.space("shared").stride)
+        late = races.ordinary_read_clock(places) > self._fenced_clock[cta]
+        if late.any():
+            site = state.shown_site(int(races.read_site[places[int(np.argmax(late.any(axis=1)))]]))
+            raise Fault("async", "an asynchronous copy writes shared memory that ordinary loads "
+                        f"read at {site}, with no proxy fence of theirs behind", copy.lanes[:1])
+
     # What threads do
 
     def check(
@@ -147,10 +166,14 @@ class Claims:
             self._check(sel, store, cells[:, None] * width + np.arange(n_bytes), writes)
 
     def fence(self, sel: Sel) -> None:
-        """Ordinary stores that these lanes made, or know of, are visible to copies now."""
+        """Ordinary stores that these lanes made, or know of, are visible to copies now, and their
+        loads have been made."""
+        state, races = self.state, self.state.shared_races
+        if state.sanitise:
+            for cta, warp in state.clocks.warps(sel):
+                self._fenced_clock[cta, warp] = state.clocks.known[cta, warp, warp] + 1
         if self.unfenced is None:
             return
-        state, races = self.state, self.state.shared_races
         places = np.flatnonzero(self.unfenced)
         granules = places // races.granule
         writer = np.maximum(races.write_thread[granules], 0)

@@ -31,12 +31,22 @@ class SharedRaces:
         self.read_clock = np.zeros((n, lanes.n_warps), np.int32)
         self.read_thread = np.full((n, lanes.n_warps), NOBODY, np.int16)
         self.read_site = np.zeros(n, np.int32)
+        # Clocks of reads that products made, where a kernel has some.
+        self._product_clock: Array | None = None
 
     def reset(self) -> None:
         """Nobody touched anything."""
         self.write_thread.fill(NOBODY)
         self.write_clock.fill(0)
         self.read_clock.fill(0)
+        self._product_clock = None
+
+    def ordinary_read_clock(self, granules: Array) -> Array:
+        """When each warp last read some granules by loads, [granules, warps]; 0 for never."""
+        clock: Array = self.read_clock[granules]
+        if self._product_clock is None:
+            return clock
+        return np.where(clock == self._product_clock[granules], 0, clock)
 
     def forget_writes(self, places: Array) -> None:
         """No thread wrote these bytes, whole granules of them: a copy did."""
@@ -88,7 +98,11 @@ class SharedRaces:
             which = int(np.argmax(bad.any(axis=0)))
             self._blame(np.full(len(at), lanes[which]), at, bad[:, which], False, "written",
                         self.write_site, shown)
-        self.read_clock[at[:, None], warps] = known[np.arange(len(warps)), warps] + 1
+        clock = known[np.arange(len(warps)), warps] + 1
+        self.read_clock[at[:, None], warps] = clock
+        if self._product_clock is None:
+            self._product_clock = np.zeros_like(self.read_clock)
+        self._product_clock[at[:, None], warps] = clock
         # No thread's later write is in order with this by its being the reader's own.
         self.read_thread[at[:, None], warps] = SEVERAL
         self.read_site[at] = site

@@ -189,7 +189,8 @@ def test_other_threads_need_a_barrier_around_a_destination(bench):
         with pytest.raises(EmulatorError, match=r"destination of a copy|no order"):
             run(bench, body, seed=seed)
     # What others still read may not be asked to be overwritten.
-    used = FILL + "xor.b32 a, a, 512;\nld.shared.b32 v0, [a];\nxor.b32 a, a, 512;\nBARRIER\n"
+    used = FILL + ("xor.b32 a, a, 512;\nld.shared.b32 v0, [a];\nxor.b32 a, a, 512;\n"
+                   "fence.proxy.async.shared::cta;\nBARRIER\n")
     for copy in (COPY + DONE, LOAD.replace(INIT, "") + WAIT_FULL):
         body = INIT + used + copy + READ + GIVE
         alike(bench, body.replace("BARRIER", "bar.sync 0;"), X)
@@ -292,12 +293,16 @@ def test_a_buffer_goes_round(bench):
     ROUND: and.b32 s, n, 1;
     FILLED: mbarrier.try_wait.parity.shared.b64 q, [full], s; @!q bra FILLED;
     ld.shared.v2.b32 {v0, v1}, [a];
+    fence.proxy.async.shared::cta;
     mbarrier.arrive.shared.b64 _, [other];
     st.global.v2.b32 [to], {v0, v1};
     add.u64 to, to, 256; add.u32 n, n, 1; setp.lt.u32 q, n, 4; @q bra ROUND;
     ret;
     """
     alike(bench, body, X)
+    # A released slot is refilled under loads that are still on their way, unless they are fenced.
+    caught(bench, body.replace("fence.proxy.async.shared::cta;", ""), "no proxy fence of theirs",
+           "cp.async.bulk")
     # Few seeds: it takes a while until nobody can go on.
     for seed in (0, 1):
         for loop in ("@!q bra FREE;", "@!q bra FILLED;"):
