@@ -167,9 +167,11 @@ def few_kernels(
 
 
 def norm_op(
-    name: str, epilogue: str, examples: tuple[Dims, ...], chips: Mapping[str, Chip] = CHIPS
+    name: str, epilogue: str, examples: tuple[Dims, ...], chips: Mapping[str, Chip] = CHIPS,
+    ahead: tuple[Kernel, ...] = (),
 ) -> Op:
-    """The record of a linear over the rmsnorm of x; `examples` give T, K and the widths."""
+    """The record of a linear over the rmsnorm of x; `examples` give T, K and the widths. Kernels
+    `ahead` are tried before those of this file."""
     form = Form(epilogue, normed=True)
     n_banks = 16 // form.tile_units
     return Op(
@@ -177,6 +179,7 @@ def norm_op(
         params=_params(epilogue),
         tolerance="bf16_output" if epilogue == "swiglu" else "f32_reduction",
         kernels=(
+            *ahead,
             *(_tuned(name, form, target, chip) for target, chip in chips.items()),
             _portable(name, form),
         ),
@@ -236,13 +239,14 @@ def _constants(entry: str, form: Form, chip: Chip, dims: Dims) -> Mapping[str, C
     found = geometry(form, chip, dims)
     assert found is not None
     return {
-        **_words(entry, form), "target": chip.arch, "ptx_version": chip.ptx_version,
+        **words(entry, form), "target": chip.arch, "ptx_version": chip.ptx_version,
         "bulk": chip.bulk, "n_tokens": dims["T"], "n_units": form.units(dims),
         "together": min(dims["T"], _staged_tokens(found)), **asdict(found),
     }
 
 
-def _words(entry: str, form: Form) -> dict[str, Constant]:
+def words(entry: str, form: Form) -> dict[str, Constant]:
+    """Constants that every text of the family has: the entry, the epilogue and its outputs."""
     outputs = OUTPUTS[form.epilogue]
     return {
         "entry": entry, "epilogue": form.epilogue, "normed": form.normed,
@@ -255,5 +259,5 @@ def _portable(entry: str, form: Form) -> Kernel:
         "portable",
         lambda dims: Launch((dims["T"], -(-form.units(dims) // WARPS_OF_A_BLOCK)), 256),
         fits=lambda dims: form.units(dims) <= WARPS_OF_A_BLOCK * MAX_GRID_Y,
-        constants=lambda dims: _words(entry, form),
+        constants=lambda dims: words(entry, form),
     )

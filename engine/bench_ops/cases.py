@@ -74,7 +74,8 @@ def _few(weight: str) -> Iterator[Case]:
 
 
 def _bf16() -> Iterator[Case]:
-    """Plain bf16 linears: one row for a few tokens against memory, prefill against cuBLAS."""
+    """Plain bf16 linears: one row for a few tokens against memory, prefill against cuBLAS; and the
+    gates' matrix, which is short in every recipe."""
     for n_tokens in FEW:
         first = "bf16 17408x5120 T=1"
         bar = Bar("times", TIMES[n_tokens], first) if n_tokens in TIMES else None
@@ -83,6 +84,13 @@ def _bf16() -> Iterator[Case]:
             linear_dims("bf16", D_FF, D_MODEL, {}, n_tokens), "bytes",
             linear_bytes("bf16", NONE, False), {"T N K": 2},
             Bar("share", 0.75) if n_tokens == 1 else bar, "matmul", quick=n_tokens in (1, 8),
+        )
+        # 1 MB: all of it is latency.
+        yield Case(
+            f"bf16 gates in T={n_tokens}", "bf16", linear_name("bf16", "_split2"),
+            linear_dims("bf16", 96, D_MODEL, {"A": 48, "B": 48}, n_tokens), "bytes",
+            linear_bytes("bf16", "_split2", True), {"T N K": 2}, peer="matmul",
+            quick=n_tokens in (1, 8),
         )
     for name, epilogue, n_rows, n_k, widths in (
         ("gate/up", SWIGLU, 2 * D_FF, D_MODEL, {"F": D_FF}),

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.records import Stored, Weight
 
-THREADS, WINDOW = 4, 8
+THREADS, WINDOW = 8, 16
 
 
 class Ahead(Mapping[str, Weight]):

@@ -13,9 +13,11 @@ rounding  x times its gain to float32, then to bf16; products exact, float32 sum
 """
 
 from ptx.bf16_few_kernel import norm_op
+from ptx.bf16_narrow_kernel import narrow_kernels
 
+NAME = "norm_linear_bf16_split2"
 OP = norm_op(
-    "norm_linear_bf16_split2", "split2",
+    NAME, "split2", ahead=narrow_kernels(NAME, "split2"),
     examples=(
         {"T": 1, "A": 10240, "B": 6144, "K": 5120},
         {"T": 1, "A": 48, "B": 48, "K": 5120},
