@@ -29,6 +29,8 @@ from ptx.device import Device
 F32 = npt.NDArray[np.float32]
 # Threads that compile kernels at once while a model is opened.
 N_LOADERS = 8
+# Rows of prompts whose kernels differ from those of the longest pass: work is divided otherwise.
+PROMPTS = (64, 256)
 
 
 class Passes:
@@ -106,13 +108,14 @@ class Passes:
         ]  # fmt: skip
 
     def prepare(self) -> None:
-        """Load the kernels of one token and of a prompt, several at once: a driver compiles each,
+        """Load the kernels of one token and of prompts, several at once: a driver compiles each,
         and the first token would wait for one after the other."""
         if not self._graphs.can:
             return
         device: Any = self._device
         wanted = {}
-        for n_rows in (1, self._schedule.many_rows):
+        few, many = self._schedule.few_rows, self._schedule.many_rows
+        for n_rows in (1, *(n for n in PROMPTS if few < n < many), many):
             for step, args in self.launches(n_rows, 1):
                 shapes = tuple(getattr(value, "shape", None) for value in args.values())
                 wanted[step.op.name, shapes] = (step.op, args)

@@ -9,6 +9,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ptx.devices.buffer import Allocation, DeviceBuffer
 from ptx.devices.launch_checks import checked_dims, checked_launch, checked_place, checked_scalar
 from ptx.devices.tensor_maps import Tiled, checked_map, checked_start
 from ptx.numerics import DTYPES, Array
-from ptx.op import Dims, Kernel, Launch, Op, Shape, Target, pick
+from ptx.op import Constant, Dims, Kernel, Launch, Op, Shape, Target, pick
 from ptx.template import source_of, text_of
 
 # What a subclass's `_load` gives and its `_run` takes.
@@ -53,7 +54,9 @@ class CompiledDevice(ABC):
     def __init__(self, target: Target) -> None:
         self.target = target
         self._plans: dict[tuple[Any, ...], _Plan] = {}
+        # Kernels by the digest of their text, and by what that is rendered from.
         self._loaded: dict[str, Loaded] = {}
+        self._asked: dict[tuple[str, Path, frozenset[tuple[str, Constant]]], Loaded] = {}
         self._maps: dict[tuple[int, Tiled], bytes] = {}
 
     # Launches
@@ -102,13 +105,18 @@ class CompiledDevice(ABC):
         return known
 
     def _loaded_kernel(self, op: Op, kernel: Kernel, dims: Dims) -> Loaded:
-        text = text_of(op, kernel, dims)
-        digest = hashlib.sha256(f"{op.name}\0{text}".encode()).hexdigest()
-        if digest not in self._loaded:
-            source = source_of(op, kernel)
-            shown = f"{source.parent.name}/{source.name}"
-            self._loaded[digest] = self._load(text, op.name, shown)
-        return self._loaded[digest]
+        source = source_of(op, kernel)
+        # Many dims have one text, and to render it takes longer than to ask for it.
+        asked = (op.name, source, frozenset(kernel.constants(dims).items()))
+        known = self._asked.get(asked)
+        if known is None:
+            text = text_of(op, kernel, dims)
+            digest = hashlib.sha256(f"{op.name}\0{text}".encode()).hexdigest()
+            if digest not in self._loaded:
+                shown = f"{source.parent.name}/{source.name}"
+                self._loaded[digest] = self._load(text, op.name, shown)
+            known = self._asked[asked] = self._loaded[digest]
+        return known
 
     def prepare(self, op: Op, **args: Any) -> None:
         """Load the kernel that a launch with these arguments runs; several threads may at once."""
