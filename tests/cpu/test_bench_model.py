@@ -357,6 +357,9 @@ def test_bars_are_kept_missed_or_unknown():
         "memory beyond weights and state": (1.5, True, False),
         "host time a token": (20.0, True, False),
     }
+    # A step that took less than its device time, measured next, says nothing of the host.
+    moved = report_of(decode=[{"n_context": 0, "tokens_per_s": 70.0, "host_us_per_token": -226.0}])
+    assert judge(moved)[-1].holds is None
     names = [(one.bar.name, one.bar.bar) for one in judge(report_of("bf16"))]
     assert ("decode, short context", 65.0) in names
     assert len(names) == 4
