@@ -21,7 +21,8 @@ from ptx.op import PtxError
 
 N_BUFFERS = 2
 F32 = npt.NDArray[np.float32]
-# What `token_signal_wide` gives, by rows: the two best ids; entropy, their logarithms, the lead.
+# What `token_signal_wide` gives, by rows: the two best ids; entropy, the two log-probabilities, the
+# lead.
 Answers = tuple[list[list[int]], list[list[float]]]
 
 

@@ -145,7 +145,8 @@ class Claims:
         if not self._shared(copy.target) or copy.how == GROUP:
             return
         state, races = self.state, self.state.shared_races
-        places = np.unique(copy.target_at // races.granule)
+        # Whole granules, as copies write runs of 16 bytes.
+        places = (copy.target_at[..., :: races.granule] // races.granule).reshape(-1)
         cta = places * races.granule // max(1, state.space("shared").stride)
         late = races.ordinary_read_clock(places) > self._fenced_clock[cta]
         if late.any():
