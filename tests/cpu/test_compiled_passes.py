@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import RuntimeFailure
 from engine.model import Model
+from engine.sampling import SamplingConfig
+from ptx.device import DeviceError
 from tests import compiled_hybrid as mini
 from tests.compiled_hybrid import rows
 from tests.deferred_host import DeferredHost
 
+HOT = SamplingConfig(
+    version=1, flags=1, seed=7, temperature=1.3, top_k=40, repeat_penalty=1.1, penalty_last_n=8
+)
 IDS = [(7 * t * t + 13 * t + 5) % 1021 for t in range(60)]
 
 
@@ -76,3 +82,31 @@ def test_nothing_is_captured_after_a_shape_has_come_twice(path: Path) -> None:
     for _ in range(6):
         token = session.decode(token, None)
     assert len(late.graphs) == n_graphs == 2
+
+
+@pytest.mark.parametrize("config", [None, HOT], ids=["greedy", "drawn"])
+def test_a_wait_that_fails_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, config: SamplingConfig | None
+) -> None:
+    """Answers are waited for once the pass is under way: what fails there is still a refusal."""
+    late, *pair = models(path)
+    told = []
+    for model in pair:
+        session = model.create_session()
+        token, tokens = session.prefill_sampled(IDS[:7], config), []
+        for step in range(8):
+            if step in (0, 2, 5) and model is pair[0]:
+                with monkeypatch.context() as patch:
+                    patch.setattr(late, "synchronize", _broken)
+                    before = session.position, list(session.history)
+                    with pytest.raises(RuntimeFailure, match="device: planted"):
+                        session.decode(token, config)
+                assert (session.position, session.history) == before
+            token = session.decode(token, config)
+            tokens.append(token)
+        told.append(tokens)
+    assert told[0] == told[1]
+
+
+def _broken() -> None:
+    raise DeviceError("planted")
