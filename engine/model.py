@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ from engine.prefixes import Prefix
 from engine.program import MAX_ROWS, Program
 from engine.records import ModelPlan
 from engine.recurrent import SlotPool, slots_for, write_zero_slot
-from engine.sampling import DrawRequest, SamplingConfig
+from engine.sampling import SamplingConfig
 from engine.session import Session
 from engine.stages import check_present, cut
 from ptx.device import Device
@@ -129,12 +128,13 @@ class Model:
     ) -> list[int]:
         """One token for each session in one pass; all advance by one, or none does."""
         self._check_batch(sessions)
+        given = hidden or [None] * len(sessions)
         with self.lock, SamplingKept(sessions):
-            asks = []
-            for session, token, config in zip(sessions, tokens, configs, strict=True):
+            works = []
+            for session, token, config, rows in zip(sessions, tokens, configs, given, strict=True):
                 with self.running(session):
-                    asks.append(session.ask(config, [token]))
-            works = _batch_works(sessions, tokens, "last", hidden, asks)
+                    ask = session.ask(config, [token])
+                works.append(Work(session, [token], "last", rows, ask))
             return finish_step(evaluate(self, works), configs, record=True)
 
     def run_batch(
@@ -143,11 +143,11 @@ class Model:
         """The same on a stage without output: the hidden rows of each session."""
         self._check_batch(sessions)
         with self.lock:
-            for session in sessions:
+            works = []
+            for session, token, rows in zip(sessions, tokens, hidden, strict=True):
                 with self.running(session):
-                    pass
-            asks: list[None] = [None] * len(sessions)
-            evaluation = evaluate(self, _batch_works(sessions, tokens, "none", hidden, asks))
+                    works.append(Work(session, [token], "none", rows))
+            evaluation = evaluate(self, works)
             evaluation.commit()
             return evaluation.hidden
 
@@ -157,14 +157,3 @@ class Model:
         for index, session in enumerate(sessions):
             if session.model is not self:
                 raise InvalidArgument(f"batch: request {index} belongs to another model")
-
-
-def _batch_works(
-    sessions: Sequence[Session], tokens: Sequence[int], rows: Literal["none", "last"],
-    hidden: Sequence[Rows | None] | None, asks: Sequence[Callable[[], DrawRequest] | None],
-) -> list[Work]:
-    given = hidden or [None] * len(sessions)
-    return [
-        Work(session, [token], rows, row, ask)
-        for session, token, row, ask in zip(sessions, tokens, given, asks, strict=True)
-    ]

@@ -152,7 +152,7 @@ class Session:
 
     def choose(self, row: LogitsRow, config: SamplingConfig | None, fed: Sequence[int]) -> int:
         """The next token for one row, after `fed`, which the history does not have yet."""
-        sampler = self.chat or self.sampling.sampler_for(config)
+        sampler = self._chooser(config)
         if sampler.is_greedy:
             return row.greedy()
         with Fed(self.history, fed):
@@ -165,7 +165,7 @@ class Session:
 
         InvalidArgument for a bad config.
         """
-        sampler = self.chat or self.sampling.sampler_for(config)
+        sampler = self._chooser(config)
         if sampler.is_greedy:
             return None
 
@@ -174,6 +174,10 @@ class Session:
                 return sampler.request(self.history)
 
         return request
+
+    def _chooser(self, config: SamplingConfig | None) -> ChatSampling | Sampler:
+        """What chooses in a call with this config."""
+        return self.chat or self.sampling.sampler_for(config)
 
     def configure_chat(
         self,

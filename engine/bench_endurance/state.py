@@ -8,13 +8,12 @@
     failures  [sentences], the first ones; n_failures counts all
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.artifacts.output_file import new_file
 from engine.errors import InvalidArgument
+from engine.run_file import read_run, write_run
 
 SCHEMA, MAX_FAILURES, MAX_SAMPLES = 1, 50, 10_000
 NUMBERS = ("cycles", "processes", "seconds", "requests", "tokens", "n_failures")
@@ -49,19 +48,11 @@ class State:
 
     def save(self) -> None:
         """Write the file, whole or not at all."""
-        if self.path is not None:
-            with new_file(self.path) as out:
-                out.write(json.dumps(self.data).encode())
+        write_run(self.path, self.data)
 
 
 def _read(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"state: {path.name}: {error}") from None
-    found = held.get("schema") if isinstance(held, dict) else None
-    if found != SCHEMA:
-        raise InvalidArgument(f"state: {path.name} has schema {found!r}, {SCHEMA} is needed")
+    held = read_run(path, "state", SCHEMA)
     known = held.get("identity")
     if not isinstance(known, dict) or not isinstance(held.get("outputs"), dict):
         raise InvalidArgument(f"state: {path.name} lacks a part")
@@ -74,4 +65,4 @@ def _read(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"state: {name} is {value!r} here, {known.get(name)!r} in {path.name}"
             )
-    return dict(held)
+    return held

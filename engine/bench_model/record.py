@@ -20,13 +20,12 @@ comes, and taken up again by a later run.
 A row has the number of its `run`; null is "not known". Times end in their unit.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.artifacts.output_file import new_file
 from engine.errors import InvalidArgument
+from engine.run_file import read_run, write_run
 
 SCHEMA = 2
 # Of each phase, what tells its rows apart.
@@ -97,19 +96,11 @@ class Record:
 
     def save(self) -> None:
         """Write the file, whole or not at all."""
-        if self.path is not None:
-            with new_file(self.path) as out:
-                out.write(json.dumps(self.data, indent=1).encode())
+        write_run(self.path, self.data, indent=1)
 
 
 def _read(source: Path) -> dict[str, Any]:
-    try:
-        held = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"resume: {source.name}: {error}") from None
-    found = held.get("schema") if isinstance(held, dict) else None
-    if found != SCHEMA:
-        raise InvalidArgument(f"resume: {source.name} has schema {found!r}, {SCHEMA} is needed")
+    held = read_run(source, "resume", SCHEMA)
     lists = all(isinstance(held.get(name), list) for name in LISTS)
     if not lists or not isinstance(held.get("identity"), dict):
         raise InvalidArgument(f"resume: {source.name} lacks a part of a report")
@@ -117,4 +108,4 @@ def _read(source: Path) -> dict[str, Any]:
     for phase, row in rows:
         if not isinstance(row, dict) or KEYS[phase] not in row:
             raise InvalidArgument(f"resume: {source.name}: a row of {phase} has no {KEYS[phase]}")
-    return dict(held)
+    return held

@@ -69,7 +69,7 @@ class Drawing:
     def __init__(self, device: Device, staging: Staging, n_vocab: int, n_rows: int) -> None:
         """Allocate what it keeps; no token counted, no bias, everything allowed."""
         self._device, self._staging = device, staging
-        self.n_vocab, self.n_rows = n_vocab, n_rows
+        self.n_vocab = n_vocab
         self._on: dict[str, Any] = {}
         self._host: dict[str, Array] = {}
         for name, (dtype, shape) in buffers_of(n_vocab, n_rows).items():
@@ -121,9 +121,11 @@ class Drawing:
         self._staging.begin()
         for index, logits in enumerate(rows):
             self._device.copy(logits[: self.n_vocab], self._on["rows"][index])
+        is_masked = any(request.mask is not None for request in requests)
         for index, request in enumerate(requests):
             self._write(index, request)
-        is_masked = any(request.mask is not None for request in requests)
+            if is_masked:
+                self._write_mask(index, request)
         n_window = self._write_windows(requests)
         shape = (len(requests), int(is_masked), n_window)
         self._has_counts = bool(n_window)
@@ -156,6 +158,9 @@ class Drawing:
             self._host[name][:, index] = values
         if request.bias or index in self._biased:
             self._bring_bias(index, request.bias)
+
+    def _write_mask(self, index: int, request: DrawRequest) -> None:
+        """Take what a row allows, which is everything where its request says nothing."""
         words = self._host["mask"].view(np.uint8)[index]
         words.fill(255)
         if request.mask is not None:
@@ -244,7 +249,7 @@ class Drawing:
         return padded
 
     def _allocate_windows(self, n_window: int) -> None:
-        """Longer windows; graphs of shorter ones keep the buffers that they were captured with."""
+        """Longer windows. What was captured goes, for it has the buffers of the shorter ones."""
         self._graphs = Graphs(self._device)
         for name in WINDOW:
             shown = f"drawing: {name} of the windows"

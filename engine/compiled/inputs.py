@@ -68,7 +68,9 @@ class Inputs:
             "first": positions if is_step else positions[chunk.starts[:-1]],
             "state_in": chunk.state_in, "state_out": chunk.state_out, "starts": chunk.starts,
         }
-        host, begin_of, written = self._host, self._at, self._written
+        # Nothing is known to lie there while it is written.
+        written, self._written = self._written, {}
+        host, begin_of = self._host, self._at
         for name, cells in values.items():
             if written.get(name) is not cells:
                 at = begin_of[name]
