@@ -22,14 +22,17 @@ C_SUFFIXES = {".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".cuh"}
 
 
 def tracked() -> list[Path]:
-    """Every file that git has or would take, so that build output does not count."""
+    """Every file that git has or would take, so that build output does not count, nor a virtual
+    environment in the checkout, whatever its name."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )
     if listed.returncode:
         pytest.skip("not a git checkout")
-    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    homes = tuple(f"{home.parent.name}/" for home in ROOT.glob("*/pyvenv.cfg"))
+    names = [n for n in listed.stdout.split("\0") if n and not n.startswith(homes)]
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
 
 
 def python_files(*folders: str) -> list[Path]:
